@@ -1,8 +1,8 @@
-"""Branch around masks that hide nothing, and leave scales to the ops that they fuse with.
+"""Branch around all-true masks, and fuse a dot's scale with the subtraction after it.
 
-Attention masks the scores of every iteration, which matters in the last one, or near the diagonal. The
-mask costs an instruction or two for each score, and so do two more: a scale that is multiplied with
-before the maximum is taken is not fused with the subtraction after it. So
+Attention masks the scores of every iteration, but only the last iterations, or those near the diagonal,
+need it. A mask costs one or two instructions a score. A scale applied before the row maximum costs more:
+it cannot fuse with the later subtraction. So
 
     y = select(mask, s * c, -inf);  m = max(row, reduce_max(y));  p = exp2(y - m)
 
@@ -11,13 +11,12 @@ becomes
     x, k = if all of the mask is true and 0 < c < inf: s, c   else: select(mask, s * c, -inf), 1
     m = max(row, k * reduce_max(x));  p = exp2(x * k - m)
 
-where `x * k - m` is one instruction. The largest product with a positive number is that number's
-product with the largest, rounded or not, and that with one is exact.
+where `x * k - m` is one multiply-add. Multiplying by a positive number is monotonic, rounding included,
+so the scale can follow the maximum; multiplying by one is exact.
 
-Only what is computed with the result of a dot is rewritten: elsewhere memory is what takes the time.
+Only results of dots are rewritten: elsewhere memory bounds the time.
 
-Invariant: all elements are what they were to the bit, but for the rounding that a fused
-multiply-add leaves out.
+Invariant: all elements keep their bits, except for the rounding a fused multiply-add omits.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from aotc.ir.types import FP32, TileType, element_of
 from aotc.schedule.analysis.tile_bounds import all_true
 from aotc.schedule.context import Schedule
 
-# Of a thread. For fewer, a branch costs what it saves.
+# A thread's elements; with fewer, the branch costs as much as it saves.
 _FEWEST_ELEMS = 16
 
 
@@ -52,7 +51,7 @@ def branch_on_masks(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
-    """Rewrite what was masked (`value` is not, or is the same), if that helps."""
+    """Rewrite a masked or scaled tile if a dot computes it; `value` is the unmasked tile."""
     op = masked.op
     assert op is not None
     dot, scale = _scale_of(value) or (value, None)
@@ -61,21 +60,21 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
     if not is_dot or not (is_reduced or _is_in_loop(op)):
         return
     factor = scale if is_reduced else None
-    place = Builder.before_op(op)
+    builder = Builder.before_op(op)
     conditions: list[Value] = []
     if mask is not None:
-        condition = all_true(mask, place)
+        condition = all_true(mask, builder)
         if condition is None:
             return
         conditions.append(condition)
     if factor is not None:
-        conditions.append(_is_positive(factor, place))
+        conditions.append(_is_positive(factor, builder))
     if not conditions:
         return
     holds = conditions[0]
-    for each in conditions[1:]:
-        holds = place(arith.And(holds, each)).out
-    _hoist(place.added)
+    for positive in conditions[1:]:
+        holds = builder(arith.And(holds, positive)).out
+    _hoist(builder.added)
     then, otherwise = Block(), Block()
     slow = Builder(otherwise)
     mapping: dict[Value, Value] = {}
@@ -87,7 +86,7 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
         results.append(slow(arith.Constant(1.0, FP32)).out)
     slow(scf.Yield(results))
     Builder(then)(scf.Yield([value] if factor is None else [dot, factor]))
-    branch = place(build(scf.If, [holds], {}, [then, otherwise], op.loc))
+    branch = builder(build(scf.If, [holds], {}, [then, otherwise], op.loc))
     if factor is None:
         op.replace_with(branch.outs)
         return
@@ -95,46 +94,48 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
     op.erase()
 
 
-def _is_positive(factor: Value, place: Builder) -> Value:
+def _is_positive(factor: Value, builder: Builder) -> Value:
     """Return whether a factor is positive and finite."""
-    zero, infinity = (place(arith.Constant(each, FP32)).out for each in (0.0, math.inf))
-    above = place(arith.Compare(zero, factor, "lt")).out
-    below = place(arith.Compare(factor, infinity, "lt")).out
-    return place(arith.And(above, below)).out
+    zero, infinity = (builder(arith.Constant(bound, FP32)).out for bound in (0.0, math.inf))
+    above = builder(arith.Compare(zero, factor, "lt")).out
+    below = builder(arith.Compare(factor, infinity, "lt")).out
+    return builder(arith.And(above, below)).out
 
 
 def _hoist(ops: Sequence[Op]) -> None:
-    """Move scalar ops, in order, out of the loops that compute none of their operands."""
+    """Hoist scalar ops, in order, out of loops defining none of their operands."""
     for op in ops:
         target = op
-        for each in op.ancestors():
-            if not each.has(Trait.LOOP) or any(is_inside(v.owner, each) for v in op.operands):
+        for ancestor in op.ancestors():
+            if not ancestor.has(Trait.LOOP) or any(
+                is_inside(v.owner, ancestor) for v in op.operands
+            ):
                 break
-            target = each
+            target = ancestor
         if target is not op:
             op.remove()
             Builder.before_op(target)(op)
 
 
 def _spread(old: Value, new: Value, factor: Value) -> None:
-    """Let the users of a value use another one, multiplied by a positive factor where they do."""
+    """Replace `old` by `new * factor` in its users; the maximum is scaled after it."""
     for user in dict.fromkeys(old.users):
-        place = Builder.before_op(user)
+        builder = Builder.before_op(user)
         if user is _max_of(old):
-            made = place(user.clone({old: new}))
-            user.replace_with([_scaled(made.results[0], factor, place)])
+            clone = builder(user.clone({old: new}))
+            user.replace_with([_scaled(clone.results[0], factor, builder)])
         else:
-            user.replace_operand(old, _scaled(new, factor, place))
+            user.replace_operand(old, _scaled(new, factor, builder))
 
 
-def _scaled(value: Value, factor: Value, place: Builder) -> Value:
+def _scaled(value: Value, factor: Value, builder: Builder) -> Value:
     kind = value.type
     assert isinstance(kind, TileType)
-    return place(arith.Mul(value, place(tile.Splat(factor, kind.shape, kind.layout)).out)).out
+    return builder(arith.Mul(value, builder(tile.Splat(factor, kind.shape, kind.layout)).out)).out
 
 
 def _scale_of(value: Value) -> tuple[Value, Value] | None:
-    """Return what a tile was multiplied by, a scalar, and the tile before."""
+    """Return the unscaled tile and its scalar scale, or None."""
     op = value.op
     if not isinstance(op, arith.Mul) or element_of(value.type) != FP32:
         return None
@@ -145,14 +146,14 @@ def _scale_of(value: Value) -> tuple[Value, Value] | None:
 
 
 def _max_of(value: Value) -> gpu.Reduce | None:
-    """Return the reduction that takes the maximum of a tile, if the only other users subtract."""
-    found: gpu.Reduce | None = None
+    """Return the max-reduction of a tile if all its other users subtract from it."""
+    reduction: gpu.Reduce | None = None
     for user in value.users:
-        if isinstance(user, gpu.Reduce) and _takes_max(user) and found is None:
-            found = user
+        if isinstance(user, gpu.Reduce) and _takes_max(user) and reduction is None:
+            reduction = user
         elif not isinstance(user, arith.Sub) or user.lhs is not value:
             return None
-    return found
+    return reduction
 
 
 def _takes_max(op: gpu.Reduce) -> bool:
@@ -172,7 +173,7 @@ def _is_dot_result(value: Value) -> bool:
 
 
 def _is_carried_dot(value: Value) -> bool:
-    """Return whether a loop carries the result of a dot that the iteration before has issued."""
+    """Return whether a loop carries the previous iteration's dot result in `value`."""
     loop = value.owner.parent if isinstance(value.owner, Block) else None
     if not isinstance(loop, scf.For) or value.index == 0:
         return False
@@ -180,7 +181,7 @@ def _is_carried_dot(value: Value) -> bool:
 
 
 def _is_in_loop(op: Op) -> bool:
-    return any(each.has(Trait.LOOP) for each in op.ancestors())
+    return any(ancestor.has(Trait.LOOP) for ancestor in op.ancestors())
 
 
 def _is_large(value: Value) -> bool:

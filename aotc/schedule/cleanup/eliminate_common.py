@@ -1,7 +1,7 @@
 """Common subexpression elimination: compute each pure value once.
 
-Two pure ops of one class with the same operands and attributes are the same value, so the later
-one goes if the earlier dominates it. With nested blocks that is a scoped table and one walk.
+Two pure ops of one class with equal operands and attributes compute the same value. The later op is
+replaced if the earlier dominates it. One walk with a table per nested block finds them.
 
 Invariant: only pure ops without blocks are merged, so nothing observable moves.
 """
@@ -44,7 +44,7 @@ def _key(op: Op) -> Hashable:
 
 
 def distinct(value: Hashable) -> Hashable:
-    """Tell apart what Python holds equal: 1, 1.0 and True; 0.0 and -0.0."""
+    """Return a key that tells apart 1, 1.0 and True, or 0.0 and -0.0, equal in Python."""
     if isinstance(value, bool):
         return bool, value
     return (float, repr(value)) if isinstance(value, float) else value

@@ -1,7 +1,7 @@
-"""Loop-invariant code motion: hoist what every iteration computes alike.
+"""Loop-invariant code motion.
 
-Invariant: only pure ops move, and only past the start of a loop whose body defines none of their
-operands; a loop that never runs computes them for nothing, which cannot be observed.
+Invariant: only pure ops move, and only out of loops defining none of their operands. If the loop never
+runs they are computed needlessly, without visible effect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _depends_on(op: Op, loop: Op) -> bool:
     inner = [op, *(nested for block in op.blocks for nested in block.walk())]
     return any(
         is_inside(value.owner, loop)
-        for each in inner
-        for value in each.operands
+        for inner_op in inner
+        for value in inner_op.operands
         if not is_inside(value.owner, op)
     )

@@ -1,21 +1,21 @@
-"""Find the references of exponents that the results of a kernel do not depend on.
+"""Find softmax references (running maxima) on which a kernel's results do not depend.
 
-The online softmax subtracts a running maximum from the scores of each row, and what it adds up is rescaled
-whenever that moves. If it is a whole number,
+The online softmax subtracts a running maximum, the *reference*, from each row's scores, and rescales its
+sums whenever the maximum moves. If the reference is a whole number,
 
     m' = max(m, ceil(reduce_max(x)));  p = exp2(x - m');  f = exp2(m - m');  s = s * f + sum of p
 
-then with another whole number in its place, d less, weights and sums are 2^d times what they were, and the
-quotients and logarithms that are stored are the same. This pass proves that for a loop, and says so of the
-maximum: `is_reference`. A later one then need not compute it (`rescale_lazily`).
+then lowering it by a whole d multiplies weights and sums by 2^d, and leaves the stored quotients and
+logarithms unchanged. This pass proves the property for a loop and marks the maximum `is_reference`, so
+`rescale_lazily` may skip it.
 
-A value's *degree* says what becomes of it if the references of its rows are d0 less at the start of an
-iteration, and d1 less at its end: it is multiplied by 2^(a d0 + b d1), or, as references are themselves, less by
-a d0 + b d1. Ops must agree with their operands: sums have terms of one degree, products add degrees, and what
-leaves the rows, memory above all, takes values of degree 0 alone.
+A value's *degree* (a, b) tells how it follows its rows' references. Lowering them by d0 at the start of an
+iteration and by d1 at its end multiplies the value by 2^(a d0 + b d1). A value of kind shift, such as a
+reference, drops by a d0 + b d1 instead. The terms of a sum share one degree, and products add degrees.
+Results outside the rows, memory above all, must have degree 0.
 
-Invariant: multiplying by a power of two is exact but for the ends of the range of a type. A later pass lets d be
-15 at most, and weights less than 2^15.
+Invariant: multiplying by a power of two is exact except near the ends of a type's range. `rescale_lazily`
+bounds d by 15 and weights by 2^15.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import BF16, FP16, FP32, TileType, element_of
 from aotc.schedule.context import Schedule
 
-# Weights are below 2^15, which fp16 has room for; of sums and accumulators nothing is known.
+# Weights stay below 2^15 and so fit fp16; sums and accumulators are unbounded.
 _WIDE = (FP32, BF16)
 
 
@@ -38,14 +38,16 @@ def mark_references(kernel: Kernel, schedule: Schedule) -> None:
     """Mark the references of loops whose results do not depend on them."""
     del schedule
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
-        found = [(arg, new) for arg in loop.carried if (new := _reference(loop, arg)) is not None]
-        if len(found) == 1 and _is_free(loop, *found[0]):
-            _, new = found[0]
+        references = [
+            (arg, new) for arg in loop.carried if (new := _reference(loop, arg)) is not None
+        ]
+        if len(references) == 1 and _is_free(loop, *references[0]):
+            _, new = references[0]
             new.replace_with(Builder.before_op(new)(new.clone({}, is_reference=True)).results)
 
 
 def _reference(loop: scf.For, arg: Value) -> arith.Max | None:
-    """Return the maximum of a carried variable and whole numbers that it is in the next iteration."""
+    """Return the op computing the next value of `arg` as max(arg, ceil(...)), or None."""
     op = loop.body.terminator.operands[arg.index - 1].op
     if not isinstance(op, arith.Max) or op.block is not loop.body or element_of(arg.type) != FP32:
         return None
@@ -60,7 +62,7 @@ def _reference(loop: scf.For, arg: Value) -> arith.Max | None:
 
 @dataclass(frozen=True)
 class _Degree:
-    """How a value follows the references of rows, which are along `axis`: as a factor or as a `shift`."""
+    """How a value follows its rows' references: as a factor or a `shift`, rows along `axis`."""
 
     start: int = 0
     end: int = 0
@@ -69,7 +71,7 @@ class _Degree:
 
     @property
     def is_free(self) -> bool:
-        """Whether the value does not follow them."""
+        """Whether the value is independent of the references."""
         return not self.start and not self.end
 
 
@@ -81,8 +83,8 @@ class _DependsError(Exception):
 
 
 def _is_free(loop: scf.For, reference: Value, new: arith.Max) -> bool:
-    """Return whether nothing that leaves the rows depends on the reference."""
-    # What is multiplied by how much the reference moved follows it.
+    """Return whether the loop's results are independent of the reference."""
+    # Sums and accumulators rescaled by the reference's movement follow it.
     rescaled = {arg: _Degree(start=-1) for arg in loop.carried if arg is not reference}
     followers: dict[Value, _Degree] = {
         reference: _Degree(1, shift=True),
@@ -108,45 +110,49 @@ def _is_free(loop: scf.For, reference: Value, new: arith.Max) -> bool:
 
 
 def _rows_axis(value: Value, reference: Value) -> int:
-    """Return the axis of the rows of an accumulator: the only one that is as long, or the first."""
+    """Return an accumulator's row axis: the first as long as the reference, or axis 0."""
     assert isinstance(reference.type, TileType)
     shape = value.type.shape if isinstance(value.type, TileType) else ()
     return next((axis for axis, extent in enumerate(shape) if extent == reference.type.shape[0]), 0)
 
 
 def _rescaled(loop: scf.For, followers: dict[Value, _Degree], args: Sequence[Value]) -> list[Value]:
-    """Return carried variables that are multiplied by how much the reference moved."""
+    """Return carried variables rescaled by the reference's movement."""
     walk = _Walk(dict(followers), strict=False)
     walk.block(loop.body)
-    found: list[Value] = []
+    products: list[Value] = []
     for op in loop.body:
         if isinstance(op, arith.Mul):
-            for kept, factor in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+            for multiplicand, factor in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
                 degree = walk.of(factor)
-                if kept in args and (degree.start, degree.end, degree.shift) == (1, -1, False):
-                    found.append(kept)
-    return found
+                if multiplicand in args and (degree.start, degree.end, degree.shift) == (
+                    1,
+                    -1,
+                    False,
+                ):
+                    products.append(multiplicand)
+    return products
 
 
 class _Walk:
-    """Find degrees of results from those of operands, op by op."""
+    """Propagate degrees from operands to results, op by op."""
 
     def __init__(self, degrees: dict[Value, _Degree], *, strict: bool = True) -> None:
         self.degrees = degrees
         self.strict = strict
 
     def of(self, value: Value) -> _Degree:
-        """Return the degree of a value; what is not known follows nothing."""
+        """Return the degree of a value, free by default."""
         return self.degrees.get(value, _FREE)
 
     def block(self, block: Block, passed: Op | None = None) -> None:
-        """Go through a block, past an op whose result is known."""
+        """Walk a block, skipping the op `passed`, whose degree is set already."""
         for op in block:
             if op is not passed and not op.terminator:
                 self.op(op)
 
     def rest(self, loop: scf.For) -> None:
-        """Go through what follows a loop in its block, and see that nothing else uses its results."""
+        """Walk the ops after a loop; raise if another block uses its results."""
         op = loop.next
         while op is not None:
             self.op(op)
@@ -162,7 +168,7 @@ class _Walk:
             if any(is_inside(user, op) for value in inside for user in value.users):
                 self._depends()
         operands = [self.of(value) for value in op.operands]
-        if all(each.is_free for each in operands):
+        if all(operand.is_free for operand in operands):
             return
         try:
             degree = _degree(op, operands)
@@ -178,20 +184,20 @@ class _Walk:
 
 
 def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
-    """Return the degree of the results of an op that has operands that follow references."""
+    """Return the degree of an op's results, some operand following a reference."""
     if isinstance(op, tile.Dot):
         return _degree_of_dot(op, operands)
     if isinstance(op, tile.Reduce):
         return _degree_of_reduction(op, operands)
-    axes = {each.axis for each in operands if not each.is_free}
+    axes = {source_degree.axis for source_degree in operands if not source_degree.is_free}
     if len(axes) > 1:
         raise _DependsError
     (axis,) = axes
     if op.has(Trait.SHAPE_ONLY) or op.has(Trait.SAME_VALUES):
         return replace(operands[0], axis=_moved_axis(op, axis))
     if any(
-        not each.is_free and element_of(value.type) not in _WIDE
-        for value, each in zip(op.operands, operands, strict=True)
+        not source_degree.is_free and element_of(value.type) not in _WIDE
+        for value, source_degree in zip(op.operands, operands, strict=True)
     ):
         raise _DependsError
     if isinstance(op, arith.Cast):
@@ -204,8 +210,8 @@ def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
     if isinstance(op, arith.Mul | arith.Div):
         sign = 1 if isinstance(op, arith.Mul) else -1
         return _sum_of(operands, sign, shift=False)
-    left, *others = operands
-    if isinstance(op, arith.Sub | arith.Add) and (left.shift or others[0].shift):
+    left, *rest = operands
+    if isinstance(op, arith.Sub | arith.Add) and (left.shift or rest[0].shift):
         return _sum_of(operands, 1 if isinstance(op, arith.Add) else -1, shift=True)
     if isinstance(op, arith.Add | arith.Sub | arith.MinMax):
         return _common(op.operands, operands)
@@ -213,30 +219,30 @@ def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
         _common(op.operands, operands)
         return _FREE
     if isinstance(op, arith.Select) and left.is_free:
-        return _common(op.operands[1:], others)
+        return _common(op.operands[1:], rest)
     raise _DependsError
 
 
 def _sum_of(operands: Sequence[_Degree], sign: int, *, shift: bool) -> _Degree:
     """Return the degree of a product or quotient of factors, or of a sum or difference of shifts."""
     left, right = operands
-    if any(each.shift != shift for each in operands if not each.is_free):
+    if any(degree.shift != shift for degree in operands if not degree.is_free):
         raise _DependsError
     start, end = left.start + sign * right.start, left.end + sign * right.end
     return _Degree(start, end, shift, right.axis if left.is_free else left.axis)
 
 
 def _common(values: Sequence[Value], operands: Sequence[_Degree]) -> _Degree:
-    """Return the degree that all operands have; a constant zero has any, unless others are shifted."""
-    is_shift = any(each.shift for each in operands if not each.is_free)
-    known = {
-        each
-        for value, each in zip(values, operands, strict=True)
-        if is_shift or not each.is_free or not _is_zero(value)
+    """Return the operands' common degree; a zero constant matches any that is no shift."""
+    is_shift = any(degree.shift for degree in operands if not degree.is_free)
+    degrees = {
+        degree
+        for value, degree in zip(values, operands, strict=True)
+        if is_shift or not degree.is_free or not _is_zero(value)
     }
-    if len(known) != 1:
+    if len(degrees) != 1:
         raise _DependsError
-    return known.pop()
+    return degrees.pop()
 
 
 def _is_zero(value: Value) -> bool:
@@ -252,7 +258,7 @@ def _degree_of_cast(op: arith.Cast, degree: _Degree) -> _Degree:
 
 
 def _degree_of_dot(op: tile.Dot, operands: Sequence[_Degree]) -> _Degree:
-    """Return the degree of a product of matrices, one of which has rows that stay."""
+    """Return the degree of a dot with one following operand, along a kept axis."""
     rank = len(op.a.type.shape) if isinstance(op.a.type, TileType) else 0
     by_value = dict(zip(op.operands, operands, strict=True))
     a, b, acc = (by_value[value] for value in (op.a, op.b, op.acc))
@@ -265,7 +271,7 @@ def _degree_of_dot(op: tile.Dot, operands: Sequence[_Degree]) -> _Degree:
 
 
 def _degree_of_reduction(op: tile.Reduce, operands: Sequence[_Degree]) -> _Degree:
-    """Return the degree of a sum or an extremum along an axis that is not that of the rows."""
+    """Return the degree of a sum or extremum along another axis than the rows'."""
     first, *rest = op.combine
     is_one = len(operands) == 1 and len(rest) == 1 and isinstance(first, arith.Add | arith.MinMax)
     (degree, *_) = operands
@@ -277,7 +283,7 @@ def _degree_of_reduction(op: tile.Reduce, operands: Sequence[_Degree]) -> _Degre
 
 
 def _moved_axis(op: Op, axis: int) -> int:
-    """Return where an axis is after an op on shapes."""
+    """Return the position of `axis` after a shape op."""
     if isinstance(op, tile.ExpandDims):
         return axis + (op.axis <= axis)
     if isinstance(op, tile.Trans):
@@ -286,9 +292,9 @@ def _moved_axis(op: Op, axis: int) -> int:
         return axis
     if isinstance(op, tile.Reshape):
         old, new = _shape(op.value), op.shape
-        for place, extent in enumerate(new):
-            if extent == old[axis] and _product(new[:place]) == _product(old[:axis]):
-                return place
+        for new_axis, extent in enumerate(new):
+            if extent == old[axis] and _product(new[:new_axis]) == _product(old[:axis]):
+                return new_axis
     raise _DependsError
 
 

@@ -1,11 +1,11 @@
-"""Carry once what several variables of a loop carry: they begin alike, and go on alike.
+"""Merge loop-carried variables equal in every iteration.
 
-Rings of one loop that are filled and read in step, as those of keys and of values in attention, count their
-stages alike, and each count takes several instructions an iteration. CSE does not see it, since each next
-value is computed from another variable.
+Rings filled and read in step, such as those of keys and values in attention, count their stages alike.
+Each counter takes several instructions an iteration. CSE misses them: their next values are computed
+from different variables.
 
-Variables are taken for one if they have the same initial value, and then told apart until what is left of
-each class has equal next values, if variables of a class are equal: by induction over iterations they are.
+Variables with equal initial values start in one class. Classes are split until, assuming variables of a
+class are equal, their next values are equal too. Equality then follows by induction over iterations.
 
 Invariant: only pure ops are compared, by class, attributes and operands.
 """
@@ -24,7 +24,7 @@ from aotc.schedule.context import Schedule
 def merge_carried(kernel: Kernel, schedule: Schedule) -> None:
     """Merge equal variables of every loop."""
     del schedule
-    # Inner loops first: where an outer one is replaced, they are as well.
+    # Inner loops first: replacing an outer loop replaces them too.
     for loop in reversed([op for op in kernel.walk() if isinstance(op, scf.For)]):
         leaders = _leaders(loop)
         if len({*leaders}) < len(leaders):
@@ -35,14 +35,14 @@ def merge_carried(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _leaders(loop: scf.For) -> list[int]:
-    """Return, for each carried variable, the first that it equals in all iterations."""
+    """Return, for each carried variable, the index of the first in its class."""
     classes = _numbered([_initial(value) for value in loop.init])
     while True:
         numbering = _Numbering(loop, classes)
         yielded = [numbering.of(value) for value in loop.body.terminator.operands]
         finer = _numbered(list(zip(classes, yielded, strict=True)))
         if len({*finer}) == len({*classes}):
-            return [finer.index(each) for each in finer]
+            return [finer.index(label) for label in finer]
         classes = finer
 
 
@@ -54,20 +54,20 @@ def _initial(value: Value) -> Hashable:
 
 
 def _numbered(keys: list[Hashable]) -> list[int]:
-    """Return a number for each key, the same for equal ones."""
+    """Number keys; equal keys get the same number."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
 class _Numbering:
-    """Numbers of values in a loop's body, equal if the values are, if variables of a class are."""
+    """Value numbers in a loop's body, assuming variables of a class are equal."""
 
     def __init__(self, loop: scf.For, classes: list[int]) -> None:
         self.loop = loop
         self.numbers: dict[Hashable, int] = {}
         self.known: dict[Value, int] = {
-            arg: self._number(("carried", each))
-            for arg, each in zip(loop.carried, classes, strict=True)
+            arg: self._number(("carried", class_))
+            for arg, class_ in zip(loop.carried, classes, strict=True)
         }
 
     def _number(self, key: Hashable) -> int:
@@ -75,7 +75,7 @@ class _Numbering:
 
     def of(self, value: Value) -> int:
         """Return the number of a value."""
-        # Operands come before what uses them, so a deep chain is no deep recursion.
+        # A worklist, operands before users, since chains may be deeper than the recursion limit.
         worklist = [value]
         while worklist:
             top = worklist[-1]
@@ -86,12 +86,12 @@ class _Numbering:
             if op is None or op.block is not self.loop.body or not op.pure or op.blocks:
                 self.known[top] = self._number(("value", id(top)))
                 continue
-            unknown = [each for each in op.operands if each not in self.known]
+            unknown = [operand for operand in op.operands if operand not in self.known]
             if unknown:
                 worklist += unknown
                 continue
             attributes = tuple(map(distinct, op.attributes.values()))
-            slots = tuple(None if each is None else self.known[each] for each in op.slots)
+            slots = tuple(None if operand is None else self.known[operand] for operand in op.slots)
             key = type(op), attributes, slots, top.index, top.type
             self.known[top] = self._number(key)
         return self.known[value]

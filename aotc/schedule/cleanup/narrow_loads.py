@@ -1,18 +1,18 @@
-"""Load once what the loads for a dot repeat along an axis.
+"""Narrow loads of dot operands whose addresses repeat along an axis.
 
-Weights of 4 bits are often packed eight to a word along K, and kernels load each word once for every weight:
+Kernels often pack eight 4-bit weights to a word along K, and load each word once for every weight:
 
     words + (k // 8)[:, None] * stride + n[None, :]    the same address for eight k in a row
 
-Such a load takes eight times the bandwidth, registers and shared memory that its words need, and is no box
-of a tensor map. So it is made of every eighth of its addresses, and what it gives is broadcast:
+Such a load takes eight times the bandwidth, registers and shared memory its words need, and no tensor map
+describes it. So the pass loads every eighth address and broadcasts the loaded words:
 
     (K, N) = load(p)  ->  (K, N) = reshape(broadcast(expand_dims(load(every eighth of p))))
 
-The addresses are computed anew for the smaller tile, in the loop as well where a loop carries them. Loads for
-no dot stay: layouts of other tiles are chosen for how they are loaded.
+The addresses are recomputed for the smaller tile, and in loops carrying them too. Other loads stay: their
+layouts are chosen for coalescing.
 
-Invariant: the same addresses are read, each once, and every element is what it was.
+Invariant: the same addresses are read, each once, and all elements are unchanged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def narrow_loads(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _is_for_dot(load: tile.Load) -> bool:
-    """Return whether a tile is computed with, element by element, and is then an operand of a dot."""
+    """Return whether a load feeds a dot through elementwise ops."""
     if not is_tile(load.out) or load.volatile:
         return False
     seen, worklist = set[Value](), [load.out]
@@ -69,7 +69,7 @@ def _is_for_dot(load: tile.Load) -> bool:
 
 
 def _repeats(load: tile.Load, axis: int, infos: AxisAnalysis) -> int:
-    """Return how many elements in a row are loaded alike, all of them masked or none."""
+    """Return the number of consecutive elements with the same address and mask."""
     if load.other is not None and not isinstance(load.other.op, arith.Constant | tile.Splat):
         return 1
     run = infos[load.pointer].constancy[axis]
@@ -80,10 +80,10 @@ def _repeats(load: tile.Load, axis: int, infos: AxisAnalysis) -> int:
 
 @dataclass
 class _Slices:
-    """The elements of tiles at every `every`-th index along an axis: smaller tiles, computed anew."""
+    """Recompute tiles at every `every`-th index along an axis."""
 
     every: int
-    made: dict[tuple[Value, int], Value] = field(default_factory=dict[tuple[Value, int], Value])
+    slices: dict[tuple[Value, int], Value] = field(default_factory=dict[tuple[Value, int], Value])
     carried: list[tuple[Value, int]] = field(default_factory=list[tuple[Value, int]])
 
     def narrow(self, load: tile.Load, axis: int) -> bool:
@@ -97,53 +97,53 @@ class _Slices:
         )
         assert pointer is not None
         self._complete_loops()
-        shape, place = tile_shape(load.out), Builder.before_op(load)
+        shape, builder = tile_shape(load.out), Builder.before_op(load)
         parts = (*shape[:axis], shape[axis] // self.every, self.every, *shape[axis + 1 :])
         with at(load.loc):
             hints = load.cache, load.eviction, load.volatile
-            narrow = place(tile.Load(pointer, mask, other, *hints)).out
-            apart = place(tile.ExpandDims(narrow, axis + 1)).out
-            whole = place(tile.Broadcast(apart, parts)).out
-            load.replace_with([place(tile.Reshape(whole, shape)).out])
+            narrow = builder(tile.Load(pointer, mask, other, *hints)).out
+            apart = builder(tile.ExpandDims(narrow, axis + 1)).out
+            whole = builder(tile.Broadcast(apart, parts)).out
+            load.replace_with([builder(tile.Reshape(whole, shape)).out])
         return True
 
     def _can_slice(self, value: Value, axis: int) -> bool:
-        """Return whether all that a tile is computed from can be made smaller as well."""
-        tiles = reached([(value, axis)], lambda each: _sources(*each) or ())
+        """Return whether all sources of a tile can be sliced too."""
+        tiles = reached([(value, axis)], lambda tile_axis: _sources(*tile_axis) or ())
         return all(
-            _sources(source, own) is not None
-            and tile_shape(source)[own] % self.every == 0
+            _sources(source, source_axis) is not None
+            and tile_shape(source)[source_axis] % self.every == 0
             and not (isinstance(source.op, tile.Arange) and source.op.start % self.every)
-            for source, own in tiles
+            for source, source_axis in tiles
         )
 
     def _slice(self, value: Value, axis: int) -> Steps[Value]:
-        """Return the slice of a tile of which `_can_slice` says that there is one."""
-        found = self.made.get((value, axis))
-        if found is not None:
-            return found
+        """Return the slice of a tile accepted by `_can_slice`."""
+        cached = self.slices.get((value, axis))
+        if cached is not None:
+            return cached
         if value.op is None:
             return self._carry(value, axis)
-        place = Builder.before_op(value.op)
+        builder = Builder.before_op(value.op)
         with at(value.op.loc):
-            made = yield self._of_op(value.op, axis, place)
-        self.made[value, axis] = made
-        return made
+            narrow = yield self._of_op(value.op, axis, builder)
+        self.slices[value, axis] = narrow
+        return narrow
 
-    def _of_op(self, op: Op, axis: int, place: Builder) -> Steps[Value]:
+    def _of_op(self, op: Op, axis: int, builder: Builder) -> Steps[Value]:
         kind = op.results[0].type
         assert isinstance(kind, TileType)
         shape = self._shape(kind, axis)
         if isinstance(op, tile.Arange):
-            return self._scaled(self._indices(op.out, axis), self.every, place)
+            return self._scaled(self._indices(op.out, axis), self.every, builder)
         if isinstance(op, arith.Constant):
-            return place(arith.Constant(op.value, TileType(kind.element, shape))).out
+            return builder(arith.Constant(op.value, TileType(kind.element, shape))).out
         if isinstance(op, tile.Splat):
-            return place(tile.Splat(op.value, shape)).out
+            return builder(tile.Splat(op.value, shape)).out
         if isinstance(op, tile.Hint):  # of larger runs
             return (yield self._slice(op.value, axis))
         if isinstance(op, tile.Broadcast) and tile_shape(op.value)[axis] == 1:
-            return place(tile.Broadcast(op.value, shape)).out
+            return builder(tile.Broadcast(op.value, shape)).out
         if isinstance(op, arith.Div) and self._is_whole(op, axis):
             divisor = known(op.rhs)
             assert divisor is not None
@@ -151,17 +151,17 @@ class _Slices:
             if divisor == self.every:
                 return indices
             fewer = arith.Constant(int(divisor) // self.every, indices.type)
-            return place(arith.Div(indices, place(fewer).out)).out
+            return builder(arith.Div(indices, builder(fewer).out)).out
         sources = _sources(op.results[0], axis) or ()
         sliced: dict[Value, Value] = {}
-        for source, own in sources:
-            sliced[source] = yield self._slice(source, own)
+        for source, source_axis in sources:
+            sliced[source] = yield self._slice(source, source_axis)
         if isinstance(op, tile.Broadcast):
-            return place(tile.Broadcast(sliced[op.value], shape)).out
-        return place(op.clone(sliced)).results[0]
+            return builder(tile.Broadcast(sliced[op.value], shape)).out
+        return builder(op.clone(sliced)).results[0]
 
     def _is_whole(self, division: arith.Div, axis: int) -> bool:
-        """Return whether indices along the axis are divided by a multiple of how often they repeat."""
+        """Return whether indices along the axis are divided by a multiple of `every`."""
         divisor, value = known(division.rhs), division.lhs
         while isinstance(value.op, tile.ExpandDims | tile.Trans):
             value, axis = _only_source(value, axis)
@@ -172,7 +172,7 @@ class _Slices:
         )
 
     def _indices(self, value: Value, axis: int) -> Value:
-        """Return the slice of indices, each divided by how often it repeats."""
+        """Return the sliced indices, divided by `every`."""
         views: list[Op] = []
         while not isinstance(value.op, tile.Arange):
             assert value.op is not None
@@ -186,25 +186,27 @@ class _Slices:
             sliced = Builder.before_op(view)(view.clone({view.operands[0]: sliced})).results[0]
         return sliced
 
-    def _scaled(self, indices: Value, factor: int, place: Builder) -> Value:
-        return place(arith.Mul(indices, place(arith.Constant(factor, indices.type)).out)).out
+    def _scaled(self, indices: Value, factor: int, builder: Builder) -> Value:
+        return builder(arith.Mul(indices, builder(arith.Constant(factor, indices.type)).out)).out
 
     def _carry(self, value: Value, axis: int) -> Value:
-        """Return a new argument of a loop's body, for the slice of what the loop carries."""
+        """Add a loop-body argument for the slice of a carried tile."""
         block, kind = value.owner, value.type
         assert isinstance(block, Block)
         assert isinstance(kind, TileType)
-        made = block.add_arg(TileType(kind.element, self._shape(kind, axis)), value.hint)
-        self.made[value, axis] = made
+        arg = block.add_arg(TileType(kind.element, self._shape(kind, axis)), value.hint)
+        self.slices[value, axis] = arg
         self.carried.append((value, axis))
-        return made
+        return arg
 
     def _complete_loops(self) -> None:
-        """Give loops the first values of the slices that they carry, and the next ones."""
+        """Add initial and next values of the carried slices to their loops."""
         ends: dict[Block, list[tuple[Value, Value]]] = {}
-        for value, axis in self.carried:  # which grows where a slice needs what a loop carries
+        for value, axis in self.carried:  # grows while slices need other carried tiles
             sources = _sources(value, axis) or ()
-            first, following = (run(self._slice(source, own)) for source, own in sources)
+            first, following = (
+                run(self._slice(source, source_axis)) for source, source_axis in sources
+            )
             assert isinstance(value.owner, Block)
             ends.setdefault(value.owner, []).append((first, following))
         self.carried.clear()
@@ -223,7 +225,7 @@ def _only_source(value: Value, axis: int) -> tuple[Value, int]:
 
 
 def _sources(value: Value, axis: int) -> list[tuple[Value, int]] | None:
-    """Return what a slice along an axis is computed from, with the axis of each; None if that is unknown."""
+    """Return the sources of a slice with their axes, or None if unsupported."""
     op = value.op
     if op is None:
         loop = value.owner.parent if isinstance(value.owner, Block) else None

@@ -1,9 +1,8 @@
-"""Give the last iteration of a loop code of its own where a branch over loads asks for nothing else.
+"""Peel a loop's last iteration where only there a branch over loads goes the other way.
 
-Sources write `if start + BLOCK > end:` around a masked load, and an unmasked one in the other arm: only
-the last block may be cut off. As one loop, both loads are in each iteration, or a branch is, and neither
-can be loaded ahead. So the loop becomes one of all iterations that another follows, where the condition
-is known, and one of the last.
+Kernels write `if start + BLOCK > end:` around a masked load, with an unmasked load in the other arm: only
+the last block is partial. The branch keeps both loads from being pipelined. So the loop splits into one
+for all iterations but the last, with a constant condition, and one for the last.
 
 Invariant: the iterations are the same, in the same order, for every bound and step.
 """
@@ -27,20 +26,20 @@ _NEGATED = {"lt": "ge", "le": "gt", "ne": "eq"}
 
 
 def peel_last_iteration(kernel: Kernel, schedule: Schedule) -> None:
-    """Peel every innermost loop that has such a branch, if the kernel does not become too large."""
+    """Peel innermost loops with such a branch, unless the kernel becomes too large."""
     num_ops = sum(1 for _ in kernel.walk())
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
         if any(isinstance(op, scf.For | scf.While) for op in loop.body.walk()):
             continue
-        known = dict(_known(loop))
+        decided = dict(_known(loop))
         num_ops += sum(1 for _ in loop.body.walk())
-        if known and num_ops <= schedule.max_ops:
+        if decided and num_ops <= schedule.max_ops:
             with at(loop.loc):
-                _peel(loop, known)
+                _peel(loop, decided)
 
 
 def _known(loop: scf.For) -> Iterator[tuple[scf.If, bool]]:
-    """Yield branches over loads whose condition is one value in all iterations but the last."""
+    """Yield branches over loads with a condition constant before the last iteration."""
     for op in loop.body:
         if isinstance(op, scf.If) and any(map(_has_load, op.blocks)):
             value = _before_the_last(op.condition, loop)
@@ -53,7 +52,7 @@ def _has_load(block: Block) -> bool:
 
 
 def _before_the_last(condition: Value, loop: scf.For) -> bool | None:
-    """Return what a comparison is as long as the induction variable plus a step is below the bound.
+    """Return a comparison's value while induction + step < bound, or None if it varies.
 
     `induction + a` and `bound - b` do not wrap then, for a and b from 0 up to the step.
     """
@@ -67,7 +66,7 @@ def _before_the_last(condition: Value, loop: scf.For) -> bool | None:
         return None
     if not (0 <= lhs.by <= step and -step <= rhs.by <= 0):
         return None
-    # lhs - rhs = induction - bound + distance, which is at most distance - step - 1.
+    # lhs - rhs = induction - bound + distance <= distance - step - 1.
     most = lhs.by - rhs.by - step - 1
     is_negated = predicate in _NEGATED
     predicate = _NEGATED.get(predicate, predicate)
@@ -98,39 +97,41 @@ def _constant(value: Value) -> int | None:
     return int(op.value) if isinstance(op, arith.Constant) else None
 
 
-def _peel(loop: scf.For, known: dict[scf.If, bool]) -> None:
-    place = Builder.before_op(loop)
-    last = lowered_bounds(loop, 1, place)[1]
+def _peel(loop: scf.For, conditions: dict[scf.If, bool]) -> None:
+    builder = Builder.before_op(loop)
+    last = lowered_bounds(loop, 1, builder)[1]
     hints = dict(loop.attributes)
     main = [loop.lower, last, loop.step, *loop.init, loop.lower]
-    *carried, following = place(build(scf.For, main, hints, [_body(loop, known)], loop.loc)).outs
+    *carried, following = builder(
+        build(scf.For, main, hints, [_body(loop, conditions)], loop.loc)
+    ).outs
     rest = [following, loop.upper, loop.step, *carried]
     # One iteration: nothing could be loaded ahead.
     hints |= {"num_stages": 1, "unroll": scf.NEVER_UNROLLED}
-    tail = place(build(scf.For, rest, hints, [_body(loop, {}, is_last=True)], loop.loc))
+    tail = builder(build(scf.For, rest, hints, [_body(loop, {}, is_last=True)], loop.loc))
     loop.replace_with(tail.outs)
 
 
-def _body(loop: scf.For, known: dict[scf.If, bool], *, is_last: bool = False) -> Block:
-    """Return the body with known branches taken; but for the last, where the next one begins, too."""
+def _body(loop: scf.For, conditions: dict[scf.If, bool], *, is_last: bool = False) -> Block:
+    """Return the body with decided branches inlined; except for the last, also carry the next index."""
     args = [*loop.body.args, *([] if is_last else [loop.induction])]
     block = Block([arg.type for arg in args], [arg.hint for arg in args])
-    place = Builder(block)
+    builder = Builder(block)
     mapping = dict(zip(loop.body.args, block.args, strict=False))
 
     def copied(ops: Block) -> list[Value]:
         for op in ops:
             if op.terminator:
                 break
-            if isinstance(op, scf.If) and op in known:
-                taken = op.then if known[op] else op.orelse
-                mapping.update(zip(op.results, copied(taken), strict=True))
+            if isinstance(op, scf.If) and op in conditions:
+                arm = op.then if conditions[op] else op.orelse
+                mapping.update(zip(op.results, copied(arm), strict=True))
             else:
-                place(op.clone(mapping))
+                builder(op.clone(mapping))
         return [mapping.get(value, value) for value in ops.terminator.operands]
 
     out = copied(loop.body)
     if not is_last:
-        out.append(place(arith.Add(block.args[0], loop.step)).out)
-    place(scf.Yield(out))
+        out.append(builder(arith.Add(block.args[0], loop.step)).out)
+    builder(scf.Yield(out))
     return block

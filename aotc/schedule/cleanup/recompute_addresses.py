@@ -1,12 +1,11 @@
 """Rematerialize indices where they are used again instead of keeping them in registers.
 
-Indices, masks and offsets of an epilogue are often those that the loads began with, and
-a thread's offset in shared memory is computed before everything else. Kept live through a loop
-whose accumulators fill the registers, or while a large tile is computed, each of them costs a
-register; recomputed, a few instructions for a whole kernel. Neither LLVM nor ptxas would do so, and
-both would merge equal computations: `gpu.opaque_thread_id` is a thread id that they cannot see through.
+An epilogue often uses the indices, masks and offsets of the first loads, and a thread's offset in shared
+memory is computed first of all. Kept live through a loop whose accumulators fill the registers, each costs
+a register; recomputed, it costs a few instructions a kernel. Neither LLVM nor ptxas does so, and both would
+merge equal computations. `gpu.opaque_thread_id` prevents the merge.
 
-Invariant: only pure ops on indices, which every thread computes for itself, are recomputed.
+Invariant: only pure index ops, private to each thread, are recomputed.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from aotc.ir.walks import Steps, run
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.context import Schedule
 
-# Elements of a tile a thread must hold for its registers to be worth a few instructions.
+# A thread's elements of a tile large enough to make registers scarce.
 _LARGE_ELEMS = 16
 
 
 def recompute_addresses(kernel: Kernel, schedule: Schedule) -> None:
-    """Rematerialize indices after loops over dots, where tiles are, and ahead of stores of large tiles.
+    """Rematerialize indices after loops over dots and before stores of large tiles.
 
-    Only ops of the kernel's own block are candidates: what is nested may run many times.
+    Only ops of the kernel's own block are candidates: nested ops may run many times.
     """
     del schedule
     for op in list(kernel.body):
         if _stores_much(op) or isinstance(op, opaque.Opaque):
             _recompute_from(op)
-        loops = (each for each in (op, *_inside(op)) if isinstance(each, scf.For))
+        loops = (candidate for candidate in (op, *_inside(op)) if isinstance(candidate, scf.For))
         if any(map(_multiplies, loops)) and op.next is not None and not op.next.terminator:
             _recompute_from(op.next)
 
@@ -58,7 +57,7 @@ def _inside(op: Op) -> Iterator[Op]:
 
 
 def _recompute_from(first: Op) -> None:
-    """Make an op and all that follow it use cheap tiles that are recomputed there."""
+    """Recompute cheap tiles at `first` for it and all later ops."""
     Builder.before_op(first)(opaque.OpaqueThreadId())
     before: dict[Op, None] = {}
     op = first.prev
@@ -77,7 +76,7 @@ def _is_cheap(op: Op) -> bool:
 
 
 class Indices:
-    """Recognize tiles that are cheap to recompute: from scalars and indices alone."""
+    """Recognize tiles computed from scalars and indices alone, cheap to recompute."""
 
     def __init__(self) -> None:
         self.known: dict[Value, bool] = {}
@@ -90,17 +89,17 @@ class Indices:
 
     def _learn(self, value: Value) -> Steps[None]:
         op = value.op
-        known = op is not None and is_tile(value) and (_is_cheap(op) or is_elementwise(op))
-        for source in op.operands if op is not None and known else ():
-            if known and is_tile(source):
+        is_cheap = op is not None and is_tile(value) and (_is_cheap(op) or is_elementwise(op))
+        for source in op.operands if op is not None and is_cheap else ():
+            if is_cheap and is_tile(source):
                 if source not in self.known:
                     yield self._learn(source)
-                known = self.known[source]
-        self.known[value] = known
+                is_cheap = self.known[source]
+        self.known[value] = is_cheap
 
 
 class _Recomputation:
-    """Clone indices that are computed by the ops `before` at their first use."""
+    """Clone indices computed by the ops `before`, at their first use."""
 
     def __init__(self, before: dict[Op, None]) -> None:
         self.before = before
@@ -108,21 +107,21 @@ class _Recomputation:
         self.indices = Indices()
 
     def replace_operands(self, op: Op) -> None:
-        """Make an op and all nested in it use the clones."""
-        place = Builder.before_op(op)
+        """Make an op and its nested ops use the clones."""
+        builder = Builder.before_op(op)
         for value in dict.fromkeys(free_operands(op)):
             if value.op in self.before and self.indices.is_index(value):
-                new = run(self._anew(value, place))
+                new = run(self._anew(value, builder))
                 for user in (op, *_inside(op)):
                     user.replace_operand(value, new)
 
-    def _anew(self, value: Value, place: Builder) -> Steps[Value]:
+    def _anew(self, value: Value, builder: Builder) -> Steps[Value]:
         if value not in self.made:
             op = value.op
             assert op is not None
             sources: dict[Value, Value] = {}
-            for each in op.operands:
-                if is_tile(each):
-                    sources[each] = yield self._anew(each, place)
-            self.made.update(zip(op.results, place(op.clone(sources)).results, strict=True))
+            for operand in op.operands:
+                if is_tile(operand):
+                    sources[operand] = yield self._anew(operand, builder)
+            self.made.update(zip(op.results, builder(op.clone(sources)).results, strict=True))
         return self.made[value]

@@ -1,18 +1,17 @@
-"""Rematerialize wide tiles after threads have waited for each other, from narrower ones that they keep.
+"""Rematerialize wide tiles after barriers or in loops, from narrower tiles kept live.
 
-A row in bf16 takes half the registers of the same row in fp32, and one in a buffer takes none. Where a
-reduction makes all warps of a CTA, or of a cluster, meet, what is used on both sides stays in
-registers meanwhile; how many rows an SM has in flight follows from those. So of all tiles from which the
-later ops can be computed again those are kept that take the fewest registers: a minimum vertex cut
-between what must be computed once, such as loads, and what is used later. The rest is
-computed again, an instruction or a few for each element.
+A row in bf16 takes half the registers of the same row in fp32, and a row in shared memory takes none. A
+reduction across a CTA or cluster ends in a barrier. Tiles live across it decide how many rows an SM has in
+flight. So the pass keeps the cheapest set of tiles that the later ops can be recomputed from. It is a
+minimum vertex cut between tiles computed once, such as loads, and later uses. All other tiles are
+recomputed at a few instructions per element.
 
-The same is done for tiles computed before a loop and used in it.
+Tiles computed before a loop and used in it are treated alike.
 
-Neither LLVM nor ptxas would do so, and both would merge equal computations. So what is kept goes
-through `gpu.opaque`, which costs an instruction for each register.
+Neither LLVM nor ptxas does so, and both would merge equal computations. So kept tiles pass through
+`gpu.opaque`, at one instruction a register.
 
-Invariant: only pure elementwise ops are repeated, and reads of buffers that copies fill once.
+Invariant: only pure elementwise ops, and reads of buffers filled by one copy, are repeated.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 
 _LEAST_HELD = 48
-"""Registers of a thread that tiles must take for their number to decide how many CTAs an SM has."""
+"""The fewest tile registers of a thread to limit an SM's resident CTAs."""
 
 _LEAST_SAVED = 16
-"""Registers of a thread that must be saved: what is computed again takes instructions."""
+"""The fewest registers of a thread worth saving at the cost of recomputation."""
 
 _MAX_TILES = 256
-"""Tiles of which it is asked whether they are kept: what is further away is not computed again."""
+"""The most tiles in the graph of a cut; sources beyond it are not recomputed."""
 
 _REPEATED = (arith.Exp, arith.Exp2)
-"""Costly ops that are repeated all the same: one instruction of the special-function unit."""
+"""Costly ops still worth repeating: one special-function instruction each."""
 
 
 def rematerialize_tiles(kernel: Kernel, schedule: Schedule) -> None:
     """Keep few registers across reductions and into loops; see the module docstring."""
     if any(op.has(Trait.DOT) for op in kernel.walk()):
-        return  # accumulators decide about registers there
+        return  # accumulators dominate the registers there
     _visit(kernel.body, schedule)
 
 
@@ -68,7 +67,7 @@ def _visit(block: Block, schedule: Schedule) -> None:
 
 
 def _is_exchange(op: Op) -> bool:
-    """Return whether threads give others what they have reduced, and so wait for each other next."""
+    """Return whether an op exchanges partial results of a reduction through a barrier."""
     return op.writes(Resource.SHARED) and any(
         isinstance(value.type, TileType | ScalarType) for value in op.operands
     )
@@ -76,7 +75,7 @@ def _is_exchange(op: Op) -> bool:
 
 @dataclass
 class _Passed:
-    """The ops of a block ahead of a boundary, and their tiles that may be used after it.
+    """The ops of a block ahead of a boundary, and their tiles with later uses.
 
     Boundaries come in order, so each op is passed once.
     """
@@ -99,21 +98,21 @@ class _Passed:
             self._open.update((value, None) for value in op.results if self.takes_registers(value))
 
     def forget(self) -> None:
-        """Forget what follows from ops that have changed."""
+        """Invalidate cached facts after a rewrite."""
         self.made_again.clear()
         self._numbers.clear()
 
     def takes_registers(self, value: Value) -> bool:
-        """Return whether a value is a tile that ptxas keeps in registers."""
+        """Return whether ptxas keeps a value in registers."""
         return is_tile(value) and not is_made_again(value, self.made_again, renames=False)
 
     def users_after(self, value: Value, boundary: Op) -> list[Op]:
-        """Return the ops of the block that use a value after a boundary, or hold its users."""
+        """Return the block's ops after a boundary that use a value, nested uses included."""
         users = dict.fromkeys(enclosing_in(user, self.block) for user in value.users)
         return [user for user in users if user not in self.ops and user is not boundary]
 
     def used_after(self, boundary: Op) -> dict[Value, None]:
-        """Return the tiles that are used after a boundary, in the order of their first users."""
+        """Return tiles used after a boundary, ordered by first use."""
         users: dict[Op, None] = {}
         for value in list(self._open):
             after = self.users_after(value, boundary)
@@ -123,15 +122,15 @@ class _Passed:
         if any(user not in self._numbers for user in users):
             self._numbers = {op: number for number, op in enumerate(self.block)}
         ordered = sorted(users, key=self._numbers.__getitem__)
-        used = (value for user in ordered for value in free_operands(user))
-        return {value: None for value in used if value in self._open}
+        operands = (value for user in ordered for value in free_operands(user))
+        return {value: None for value in operands if value in self._open}
 
 
 @dataclass
 class _Kept:
-    """What is computed again from what, and the registers that are saved."""
+    """A cut: the tiles kept live, the tiles recomputed from them, and registers before and after."""
 
-    kept: dict[Value, None]
+    registers: dict[Value, None]
     wanted: dict[Value, None]
     before: int
     after: int
@@ -139,7 +138,7 @@ class _Kept:
 
 @dataclass
 class _Boundary:
-    """A place in a block: what is defined before `op` and used after it, or `inside` of it, a loop."""
+    """A cut point in a block: at `op` (a barrier), or `inside` it (a loop)."""
 
     block: Block
     op: Op
@@ -152,7 +151,7 @@ class _Boundary:
         return self.passed.ops
 
     def rematerialize(self, schedule: Schedule) -> None:
-        """Compute again after the boundary what takes more registers than what it is computed from."""
+        """Recompute tiles after the boundary where their sources take fewer registers."""
         self.passed.reach(self.op)
         choice = self._choose()
         if choice is None:
@@ -160,56 +159,56 @@ class _Boundary:
         saved = choice.before - choice.after
         if saved < max(_LEAST_SAVED, choice.before // 4):
             return
-        _Copies(self, choice.kept).run()
+        _Copies(self, choice.registers).run()
         self.passed.forget()
         schedule.remark(
             self.op.loc, Remark.REMATERIALIZED(before=choice.before, after=choice.after)
         )
 
-    # -- what is used after it -------------------------------------------------
+    # -- live tiles ------------------------------------------------------------
 
     def users(self) -> Iterator[Op]:
-        """Yield the ops after the boundary, of the block that copies go to."""
+        """Yield the ops after the boundary, in the block the clones go to."""
         op = self.op.blocks[0].first if self.inside else self.op.next
         while op is not None:
             yield op
             op = op.next
 
     def _wanted(self) -> dict[Value, None]:
-        """Return the tiles that cross the boundary."""
+        """Return the tiles live across the boundary."""
         if not self.inside:
             return self.passed.used_after(self.op)
-        used = (value for user in self.users() for value in free_operands(user))
-        return {v: None for v in used if v.op in self.before and self.takes_registers(v)}
+        operands = (value for user in self.users() for value in free_operands(user))
+        return {v: None for v in operands if v.op in self.before and self.takes_registers(v)}
 
     def takes_registers(self, value: Value) -> bool:
         """Return whether a value is a tile that ptxas keeps in registers."""
         return self.passed.takes_registers(value)
 
     def _carried(self) -> int:
-        """Return the registers of tiles that loops around the boundary, or it itself, carry."""
+        """Return the registers of tiles carried by loops at or around the boundary."""
         loops = [*([self.op] if self.inside else []), *self.op.ancestors()]
         carried = [arg for loop in loops for block in loop.blocks for arg in block.args]
         return sum(tile_registers(arg.type) for arg in carried if isinstance(arg.type, TileType))
 
     def _escapes(self, value: Value) -> bool:
-        """Return whether a tile that a loop uses is used after the loop as well."""
+        """Return whether a tile used in the loop is used after it too."""
         return bool(self.passed.users_after(value, self.op))
 
-    # -- what is kept ----------------------------------------------------------
+    # -- the cut ---------------------------------------------------------------
 
     def _choose(self) -> _Kept | None:
-        wanted = self._wanted()
+        uses = self._wanted()
         if self.inside:
-            wanted = {value: None for value in wanted if not self._escapes(value)}
-        held = dict.fromkeys(map(self._renamed, wanted))
-        before = sum(map(self._registers, held))
-        if not wanted or before + self._carried() < _LEAST_HELD:
+            uses = {value: None for value in uses if not self._escapes(value)}
+        live = dict.fromkeys(map(self._renamed, uses))
+        before = sum(map(self._registers, live))
+        if not uses or before + self._carried() < _LEAST_HELD:
             return None
         graph = Graph[Value]()
         seen: dict[Value, None] = {}
-        worklist = list(wanted)
-        for value in wanted:
+        worklist = list(uses)
+        for value in uses:
             graph.add_end(value)
         while worklist:
             value = worklist.pop()
@@ -224,14 +223,14 @@ class _Boundary:
             for source in sources:
                 graph.add_edge(source, value)
             worklist += sources
-        kept = graph.minimum_cut()
-        after = sum(map(self._registers, kept))
-        return _Kept(dict.fromkeys(kept), wanted, before, after)
+        cut = graph.minimum_cut()
+        after = sum(map(self._registers, cut))
+        return _Kept(dict.fromkeys(cut), uses, before, after)
 
     def _renamed(self, value: Value) -> Value:
-        """Return the tile whose registers a value names; a join of several is one of its own."""
+        """Return the tile whose registers a value shares; a join of several tiles has its own."""
         while value.op is not None and value.op.has(Trait.SHAPE_ONLY) and value.op in self.before:
-            sources = [each for each in value.op.operands if is_tile(each)]
+            sources = [operand for operand in value.op.operands if is_tile(operand)]
             if len(sources) != 1:
                 break
             value = sources[0]
@@ -244,11 +243,11 @@ class _Boundary:
         return tile_registers(value.type)
 
     def is_live_throughout(self, value: Value) -> bool:
-        """Return whether a tile is defined around the block, and so keeps its registers anyway."""
+        """Return whether a tile is defined outside the block and thus live anyway."""
         return value.op not in self.before and value.owner is not self.block
 
     def _cost(self, value: Value) -> int | None:
-        """Return what it costs to keep a tile; None if it is never what is kept."""
+        """Return the registers to keep a tile live, or None if it may not be kept."""
         assert isinstance(value.type, TileType)
         is_renaming = value.op in self.before and value.op.has(Trait.SHAPE_ONLY)
         if is_renaming or isinstance(value.type.element, PointerType):
@@ -256,22 +255,22 @@ class _Boundary:
         return self._registers(value)
 
     def sources(self, value: Value) -> list[Value] | None:
-        """Return the tiles that a tile is computed from again, None if it is computed once."""
+        """Return the tiles a tile can be recomputed from, or None if it must not be repeated."""
         op = value.op
         if op is None or op not in self.before:
             return None
         if _rereads(op):
-            return [each for each in op.operands if self.takes_registers(each)]
+            return [operand for operand in op.operands if self.takes_registers(operand)]
         cheap = is_elementwise(op) or op.has(Trait.SHAPE_ONLY)
         if not cheap or not op.pure or op.blocks:
             return None
         if op.has(Trait.COSTLY) and not isinstance(op, _REPEATED):
             return None
-        return [each for each in op.operands if self.takes_registers(each)]
+        return [operand for operand in op.operands if self.takes_registers(operand)]
 
 
 def _rereads(op: Op) -> bool:
-    """Return whether an op reads a buffer that one bulk copy fills."""
+    """Return whether an op reads a buffer filled by one bulk copy."""
     if not isinstance(op, gpu.SharedLoad) or not isinstance(op.buffer.op, gpu.SharedAlloc):
         return False
     writers = [user for user in op.buffer.users if not isinstance(user, gpu.SharedLoad)]
@@ -279,57 +278,57 @@ def _rereads(op: Op) -> bool:
 
 
 class _Copies:
-    """Clone after a boundary what is computed from what is kept, at its first use."""
+    """Clone recomputed tiles after a boundary, each at its first use."""
 
     def __init__(self, boundary: _Boundary, kept: Iterable[Value]) -> None:
         self.boundary = boundary
-        self.kept = dict.fromkeys(kept)
+        self.registers = dict.fromkeys(kept)
         self.made: dict[Value, Value] = {}
         self.scalar: Value | None = None
 
     def run(self) -> None:
-        """Make all ops after the boundary use the clones."""
+        """Replace operands of all ops after the boundary by clones."""
         if self.boundary.inside:
             self.scalar = next(iter(self.boundary.op.blocks[0].args), None)
         for op in list(self.boundary.users()):
-            place = Builder.before_op(op)
+            builder = Builder.before_op(op)
             with at(op.loc):
                 for value in dict.fromkeys(free_operands(op)):
                     if self._is_repeated(value):
-                        new = run(self._copy(value, place))
-                        for user in (op, *(each for block in op.blocks for each in block.walk())):
+                        new = run(self._copy(value, builder))
+                        for user in (op, *(inner for block in op.blocks for inner in block.walk())):
                             user.replace_operand(value, new)
             self._learn(op)
 
     def _learn(self, op: Op) -> None:
-        """Remember a scalar that is known only after threads have waited for each other."""
+        """Remember a scalar available only after the barrier."""
         if isinstance(op, gpu.Reduce) and isinstance(op.results[0].type, ScalarType):
             self.scalar = op.results[0]
 
     def _is_repeated(self, value: Value) -> bool:
         if value.op not in self.boundary.before or value in self.made:
             return value in self.made
-        if value in self.kept or not is_tile(value):
+        if value in self.registers or not is_tile(value):
             return False
         return self.boundary.takes_registers(value) and self.boundary.sources(value) is not None
 
-    def _copy(self, value: Value, place: Builder) -> Steps[Value]:
+    def _copy(self, value: Value, builder: Builder) -> Steps[Value]:
         if value not in self.made:
-            if value in self.kept or not self._is_repeated(value):
-                self.made[value] = place(opaque.Opaque(value, self.scalar)).out
+            if value in self.registers or not self._is_repeated(value):
+                self.made[value] = builder(opaque.Opaque(value, self.scalar)).out
             else:
                 op = value.op
                 assert op is not None
                 sources: dict[Value, Value] = {}
-                for each in self._copied_operands(op):
-                    sources[each] = yield self._copy(each, place)
-                copy = place(op.clone(sources))
+                for operand in self._copied_operands(op):
+                    sources[operand] = yield self._copy(operand, builder)
+                copy = builder(op.clone(sources))
                 for old, new in zip(op.results, copy.results, strict=True):
                     self.made.setdefault(old, new)
         return self.made[value]
 
     def _copied_operands(self, op: Op) -> list[Value]:
-        """Return the operands to copy: as few of those that live on as make it another op than before."""
-        needed = [each for each in op.operands if self.boundary.takes_registers(each)]
-        anew = [each for each in needed if not self.boundary.is_live_throughout(each)]
-        return anew or needed[:1]
+        """Return the operands to clone: those not live throughout, or one, so that CSE finds no equal op."""
+        tiles = [operand for operand in op.operands if self.boundary.takes_registers(operand)]
+        anew = [operand for operand in tiles if not self.boundary.is_live_throughout(operand)]
+        return anew or tiles[:1]

@@ -1,24 +1,24 @@
-"""Leave the reference of exponents where it is until weights get large, if references are whole numbers.
+"""Conditional rescaling: keep the softmax reference until weights grow large.
 
-The online softmax subtracts from scores a reference that is at least their maximum, and rescales sums and
-accumulators in every iteration by how much it moved:
+The online softmax subtracts a reference, at least the maximum, from the scores. In every iteration it
+rescales sums and accumulators by the reference's movement:
 
     m' = max(m, ceil(reduce_max(x)));  p = exp2(x - m');  f = exp2(m - m');  s = s * f + sum of p;  acc = acc * f
 
-Where the reference is rounded up to a whole number, f is a power of two, and with another whole reference all
-of p, s and acc are what they were times a power of two, rounded alike. So the old reference does as well, and
-needs no maximum, unless weights leave the range of their type:
+If the reference is rounded up to a whole number, f is a power of two. Another whole reference multiplies p,
+s and acc by a power of two, with the same rounding. So the old reference serves too, without a maximum,
+unless weights leave the range of their type:
 
     q = exp2(x - m)  (but in the first iteration)
     if all sums of a thread's q in this warp are less than 2^15: p, m', f = q, m, 1
     else: as before
     acc = acc if all f in this warp are 1 else acc * f
 
-In nearly all iterations but the first a score costs a multiply-add, an exponential, an addition and half a
-conversion, and no exponential waits for a maximum and its shuffles.
+In nearly all iterations but the first, a score costs a multiply-add, an exponential, an addition and half a
+conversion. No exponential waits for a maximum and its shuffles.
 
-Invariant: the reference is a whole number, and whatever else is computed is multiplied by a power of two, as
-`analysis/references.py` has found that the results of the kernel allow.
+Invariant: the reference is a whole number; other values change by a power of two, and `mark_references`
+has proved the kernel's results independent of it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from aotc.ir.types import FP32, I1, ScalarType, TileType, element_of
 from aotc.schedule.analysis.references import has_room_for_scores
 from aotc.schedule.context import Schedule
 
-# Sums of a thread's weights that are larger move the reference: weights fit fp16 so, which ends at 2^16.
+# Larger sums of a thread's weights move the reference, so that weights fit fp16, below 2^16.
 _LARGEST_SUM = 2.0**15
-# Of a thread. For fewer, a branch costs what it saves.
+# A thread's elements; with fewer, the branch costs as much as it saves.
 _FEWEST_ELEMS = 16
 
 
 def rescale_lazily(kernel: Kernel, schedule: Schedule) -> None:
-    """Compute weights by the reference before, and branch around rescaling."""
+    """Compute weights by the previous reference, and branch around rescaling."""
     factors: list[Value] = []
     for op in [op for op in kernel.walk() if isinstance(op, arith.Max) and op.is_reference]:
-        found = _find(op)
-        if found is not None:
+        softmax = _find(op)
+        if softmax is not None:
             with at(op.loc):
-                has_room = not _has_dot_in_flight(op) and _has_registers(found, kernel, schedule)
-                factors.append(_rewrite(found) if has_room else found.factor[-1].results[0])
+                has_room = not _has_dot_in_flight(op) and _has_registers(softmax, kernel, schedule)
+                factors.append(_rewrite(softmax) if has_room else softmax.factor[-1].results[0])
     for op in list(dict.fromkeys(_products(factors))):
         with at(op.loc):
             _branch_on_factor(op)
@@ -57,10 +57,10 @@ def rescale_lazily(kernel: Kernel, schedule: Schedule) -> None:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """Ops of one step of an online softmax, each list in the order of the block.
+    """The ops of one online-softmax step, each list in program order.
 
-    `candidate` computes the new reference from the scores, `weights` weights and their sums from scores and a
-    reference, and `factor` how much the reference moved.
+    `candidate` computes the new reference from the scores. `weights` computes weights and their sums from
+    scores and a reference. `factor` computes the rescaling factor.
     """
 
     old: Value
@@ -73,7 +73,7 @@ class _Softmax:
 
 
 def _find(new: arith.Max) -> _Softmax | None:
-    """Return the softmax that a maximum is the reference of."""
+    """Return the softmax step with `new` as its reference, or None."""
     for old, other in ((new.lhs, new.rhs), (new.rhs, new.lhs)):
         candidate = _candidate(other)
         if candidate is None or old.op is not None:
@@ -91,69 +91,70 @@ def _find(new: arith.Max) -> _Softmax | None:
         if not sums:
             continue
         shapes = [value.op for value in spread if value.op is not None and value is not new.out]
-        own = _scaling(scaled)
-        weights = [*own, *shapes, diff, power, *sums]
+        scaling = _scaling(scaled)
+        weights = [*scaling, *shapes, diff, power, *sums]
         narrow = _only(user for user in power.out.users if user not in sums)
         if isinstance(narrow, arith.Cast) and narrow.block is new.block:
-            # Each weight is converted when it is computed, which takes half the registers to keep.
+            # Converting each weight at once halves the registers to keep it.
             weights, power = [*weights, narrow], narrow
         return _Softmax(old, new, candidate, weights, power, [factor, grown], sums[-1])
     return None
 
 
-def _has_registers(found: _Softmax, kernel: Kernel, schedule: Schedule) -> bool:
-    """Return whether threads can keep scores besides weights."""
-    loop, role = found.new.parent_op, None
-    for each in found.new.ancestors():
-        role = each if isinstance(each, roles.Specialize) else role
-    scores = found.candidate[0].operands[0]
+def _has_registers(softmax: _Softmax, kernel: Kernel, schedule: Schedule) -> bool:
+    """Return whether the register budget holds scores and weights together."""
+    loop, role = softmax.new.parent_op, None
+    for ancestor in softmax.new.ancestors():
+        role = ancestor if isinstance(ancestor, roles.Specialize) else role
+    scores = softmax.candidate[0].operands[0]
     while isinstance(scores.op, scf.If):  # masked in one arm, in the same registers
         scores = scores.op.then.terminator.operands[scores.index]
-    held = [scores, found.power.results[0]]
-    return isinstance(loop, scf.For) and has_room_for_scores(loop, held, role, kernel, schedule)
+    live = [scores, softmax.power.results[0]]
+    return isinstance(loop, scf.For) and has_room_for_scores(loop, live, role, kernel, schedule)
 
 
-def _has_dot_in_flight(place: Op) -> bool:
-    """Return whether a dot is issued before a place of a block and waited for after it.
+def _has_dot_in_flight(position: Op) -> bool:
+    """Return whether a dot is in flight at `position`.
 
-    Its operand is in registers, which weights cannot take, and scores are kept besides.
+    Its register operand and the scores are then live besides the weights.
     """
-    op = place.next
+    op = position.next
     while op is not None:
         if isinstance(op, wgmma.WgmmaWait):
             dots = [value.op for value in op.operands]
             if any(
-                dot is not None and dot.block is op.block and _is_before(dot, place) for dot in dots
+                dot is not None and dot.block is op.block and _is_before(dot, position)
+                for dot in dots
             ):
                 return True
         op = op.next
     return False
 
 
-def _is_before(op: Op, place: Op) -> bool:
+def _is_before(op: Op, other: Op) -> bool:
     while op.next is not None:
         op = op.next
-        if op is place:
+        if op is other:
             return True
     return False
 
 
 def _scaling(op: Op | None) -> list[Op]:
-    """Return the ops by which scores are scaled ahead of the difference, to be fused with it."""
+    """Return the ops scaling scores ahead of the subtraction, to fuse with it."""
     if not isinstance(op, arith.Mul) or len(op.out.users) != 1:
         return []
-    return [*(each.op for each in op.operands if isinstance(each.op, tile.Splat)), op]
+    return [*(operand.op for operand in op.operands if isinstance(operand.op, tile.Splat)), op]
 
 
 def _candidate(value: Value) -> list[Op] | None:
-    """Return what rounds up a maximum of scores, in order."""
-    found: list[Op] = []
+    """Return the ops rounding up a row maximum, in program order, or None."""
+    steps: list[Op] = []
     while value.op is not None and len(value.users) == 1:
         op = value.op
-        found.insert(0, op)
+        steps.insert(0, op)
         if isinstance(op, gpu.Reduce):
-            is_whole = any(isinstance(each, arith.Ceil) for each in found)
-            return found if is_whole and _is_large(op.inputs[0]) else None
+            is_whole = any(isinstance(step, arith.Ceil) for step in steps)
+            return steps if is_whole and _is_large(op.inputs[0]) else None
         if isinstance(op, arith.Ceil):
             value = op.value
         elif isinstance(op, arith.Mul) and isinstance(op.rhs.op, tile.Splat):
@@ -164,14 +165,14 @@ def _candidate(value: Value) -> list[Op] | None:
 
 
 def _spread(value: Value) -> list[Value]:
-    """Return a value of rows and all that repeats it, in order."""
-    found = [value]
-    for each in found:
-        for user in each.users:
+    """Return a row value and its reshaped or broadcast forms, in order."""
+    forms = [value]
+    for form in forms:
+        for user in form.users:
             is_shape = user.has(Trait.SHAPE_ONLY) or isinstance(user, gpu.Convert)
-            if is_shape and user.results[0] not in found:
-                found.append(user.results[0])
-    return found
+            if is_shape and user.results[0] not in forms:
+                forms.append(user.results[0])
+    return forms
 
 
 def _subtracts(op: Op, value: Value, other: Value | None = None) -> bool:
@@ -183,15 +184,15 @@ def _subtracts(op: Op, value: Value, other: Value | None = None) -> bool:
 
 
 def _sums(power: Value) -> list[Op]:
-    """Return the ops that add up weights, in order."""
-    found: list[Op] = []
+    """Return the reductions summing weights, in program order."""
+    reductions: list[Op] = []
     values = [power]
     for value in values:
         for user in value.users:
             if isinstance(user, tile.Reshape) or (isinstance(user, gpu.Reduce) and _adds(user)):
-                found.append(user)
+                reductions.append(user)
                 values += user.results
-    return found if found and isinstance(found[-1], gpu.Reduce) else []
+    return reductions if reductions and isinstance(reductions[-1], gpu.Reduce) else []
 
 
 def _adds(op: gpu.Reduce) -> bool:
@@ -204,24 +205,24 @@ def _only(ops: Iterable[Op]) -> Op | None:
     return None if rest else first
 
 
-def _rewrite(found: _Softmax) -> Value:
-    """Branch around the maximum of a softmax; return the factor."""
-    place = Builder.before_op(found.new)
-    power, total, is_small = _weigh_early(found, place)
-    grown = found.factor[-1].results[0]
-    shapes, products = _products_ahead(found)
-    outs = [found.power.results[0], found.total.results[0], found.new.out, grown, *products]
+def _rewrite(softmax: _Softmax) -> Value:
+    """Branch around a softmax's maximum; return the rescaling factor."""
+    builder = Builder.before_op(softmax.new)
+    power, total, is_small = _weigh_early(softmax, builder)
+    grown = softmax.factor[-1].results[0]
+    shapes, products = _products_ahead(softmax)
+    outs = [softmax.power.results[0], softmax.total.results[0], softmax.new.out, grown, *products]
     then, otherwise = Block(), Block()
     keep = Builder(then)
-    one = keep(arith.Constant(1.0, grown.type)).out
-    kept = [power, total, found.old, one, *products.values()]
-    keep(scf.Yield(kept))
+    unit = keep(arith.Constant(1.0, grown.type)).out
+    outputs = [power, total, softmax.old, unit, *products.values()]
+    keep(scf.Yield(outputs))
     slow = Builder(otherwise)
-    ops = [*found.candidate, found.new, *found.weights, *found.factor, *shapes]
+    ops = [*softmax.candidate, softmax.new, *softmax.weights, *softmax.factor, *shapes]
     ops += [value.op for value in products if value.op is not None]
     late = copy_ops(ops, {}, slow)
-    slow(scf.Yield([late[each] for each in outs]))
-    branch = place(build(scf.If, [is_small], {}, [then, otherwise], found.new.loc))
+    slow(scf.Yield([late[out] for out in outs]))
+    branch = builder(build(scf.If, [is_small], {}, [then, otherwise], softmax.new.loc))
     for old, new in zip(outs, branch.outs, strict=True):
         for user in dict.fromkeys(old.users):
             if user not in ops:
@@ -232,59 +233,61 @@ def _rewrite(found: _Softmax) -> Value:
     return branch.outs[3]
 
 
-def _weigh_early(found: _Softmax, place: Builder) -> tuple[Value, Value, Value]:
-    """Return weights by the reference before, sums of them, and whether these are small in the whole warp.
+def _weigh_early(softmax: _Softmax, builder: Builder) -> tuple[Value, Value, Value]:
+    """Return weights by the previous reference, their sums, and whether the warp's sums are small.
 
-    In the first iteration they never are, and not computed.
+    The first iteration skips them and counts as not small.
     """
-    loop = found.new.parent_op
+    loop = softmax.new.parent_op
     assert isinstance(loop, scf.For)
-    is_first = place(arith.Compare(loop.induction, loop.lower, "eq")).out
+    is_first = builder(arith.Compare(loop.induction, loop.lower, "eq")).out
     then, otherwise = Block(), Block()
     skip, weigh = Builder(then), Builder(otherwise)
-    early = copy_ops(found.weights, {found.new.out: found.old}, weigh)
-    power, total = early[found.power.results[0]], early[found.total.results[0]]
+    early = copy_ops(softmax.weights, {softmax.new.out: softmax.old}, weigh)
+    power, total = early[softmax.power.results[0]], early[softmax.total.results[0]]
     limit = weigh(arith.Constant(_LARGEST_SUM, total.type)).out
     small = weigh(gpu.WarpAll(weigh(arith.Compare(total, limit, "lt")).out)).out
     weigh(scf.Yield([power, total, small]))
-    # In place of weights, scores in their registers: undefined ones of 16 bits are zeroed, in each iteration.
-    scores = found.candidate[0].operands[0]
+    # Scores stand in for the weights: undefined 16-bit weights would be zeroed in each iteration.
+    scores = softmax.candidate[0].operands[0]
     dtype = element_of(power.type)
     if power.type != scores.type:
         assert isinstance(dtype, ScalarType)
         scores = skip(arith.Cast(scores, dtype)).out
-    nothing = [scores, skip(gpu.Undefined(total.type)).out]
-    skip(scf.Yield([*nothing, skip(arith.Constant(value=False, type=I1)).out]))
-    branch = place(build(scf.If, [is_first], {}, [then, otherwise], found.new.loc))
+    unused = [scores, skip(gpu.Undefined(total.type)).out]
+    skip(scf.Yield([*unused, skip(arith.Constant(value=False, type=I1)).out]))
+    branch = builder(build(scf.If, [is_first], {}, [then, otherwise], softmax.new.loc))
     power, total, is_small = branch.outs
     return power, total, is_small
 
 
-def _products_ahead(found: _Softmax) -> tuple[list[Op], dict[Value, Value]]:
-    """Return products with the factor that are computed in the branch, with what is multiplied.
+def _products_ahead(softmax: _Softmax) -> tuple[list[Op], dict[Value, Value]]:
+    """Return the factor's broadcasts, and its products with the values multiplied.
 
-    Besides, the ops that repeat the factor for them, in order. What is multiplied is there ahead of the branch.
+    The multiplied values are computed ahead of the branch, so the products can move into it.
     """
-    values = _spread(found.factor[-1].results[0])
+    values = _spread(softmax.factor[-1].results[0])
     products: dict[Value, Value] = {}
     for value in values:
         for user in value.users:
-            if isinstance(user, arith.Mul) and user.block is found.new.block:
-                kept = user.lhs if user.rhs is value else user.rhs
-                is_ahead = kept.op is None or _is_before(kept.op, found.new)
-                if is_ahead and kept is not value:
-                    products[user.out] = kept
-    used = {each for value in products if value.op is not None for each in value.op.operands}
+            if isinstance(user, arith.Mul) and user.block is softmax.new.block:
+                scaled = user.lhs if user.rhs is value else user.rhs
+                is_ahead = scaled.op is None or _is_before(scaled.op, softmax.new)
+                if is_ahead and scaled is not value:
+                    products[user.out] = scaled
+    operands = {
+        operand for value in products if value.op is not None for operand in value.op.operands
+    }
     shapes: list[Op] = []
     for value in reversed(values[1:]):
-        if value in used and value.op is not None and value.op.block is found.new.block:
+        if value in operands and value.op is not None and value.op.block is softmax.new.block:
             shapes.insert(0, value.op)
-            used.update(value.op.operands)
+            operands.update(value.op.operands)
     return shapes, products
 
 
 def _products(factors: Sequence[Value]) -> Iterator[arith.Mul]:
-    """Yield products of large tiles with factors of rows, in this iteration and after it."""
+    """Yield products of large tiles with row factors, in this iteration or the next."""
     seen = dict.fromkeys(factors)
     values = list(seen)
     for value in values:
@@ -297,16 +300,18 @@ def _products(factors: Sequence[Value]) -> Iterator[arith.Mul]:
                 following = user.results
             elif isinstance(user, scf.Yield) and isinstance(user.parent_op, scf.For):
                 loop = user.parent_op
-                places = [i for i, each in enumerate(user.operands) if each is value]
-                following = [each for i in places for each in (loop.carried[i], loop.outs[i])]
-            new = [each for each in following if each not in seen]
+                indices = [i for i, candidate in enumerate(user.operands) if candidate is value]
+                following = [
+                    candidate for i in indices for candidate in (loop.carried[i], loop.outs[i])
+                ]
+            new = [candidate for candidate in following if candidate not in seen]
             seen.update(dict.fromkeys(new))
             values += new
 
 
 def _branch_on_factor(op: arith.Mul) -> None:
-    """Multiply a tile by factors of rows only where one of the warp's is not 1."""
-    for kept, spread in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+    """Multiply a tile by row factors only if a factor of the warp is not 1."""
+    for scaled, spread in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
         chain: list[Op] = []
         value = spread
         while value.op is not None and isinstance(value.op, tile.Broadcast | gpu.Convert):
@@ -316,15 +321,15 @@ def _branch_on_factor(op: arith.Mul) -> None:
             value = value.op.operands[0]
         if not chain:
             continue
-        place = Builder.before_op(op)
-        one = place(arith.Constant(1.0, value.type)).out
-        is_one = place(gpu.WarpAll(place(arith.Compare(value, one, "eq")).out)).out
+        builder = Builder.before_op(op)
+        unit = builder(arith.Constant(1.0, value.type)).out
+        is_one = builder(gpu.WarpAll(builder(arith.Compare(value, unit, "eq")).out)).out
         then, otherwise = Block(), Block()
-        Builder(then)(scf.Yield([kept]))
+        Builder(then)(scf.Yield([scaled]))
         slow = Builder(otherwise)
         product = copy_ops([*chain, op], {}, slow)[op.out]
         slow(scf.Yield([product]))
-        branch = place(build(scf.If, [is_one], {}, [then, otherwise], op.loc))
+        branch = builder(build(scf.If, [is_one], {}, [then, otherwise], op.loc))
         op.replace_with(branch.outs)
         return
 

@@ -1,10 +1,10 @@
-"""Canonicalize and fold constants; drop ops that do nothing.
+"""Canonicalize, fold constants, and drop no-ops.
 
-Integer arithmetic on constants, identities of arithmetic and of shapes, branches whose condition
-is known. Floats are left alone except for casts of exactly representable constants, since folding
-must not change a rounding.
+Covers integer arithmetic on constants, identities of arithmetic and of shapes, and branches with constant
+conditions. Floats are left alone except casts of exactly representable constants, since folding must not
+change a rounding.
 
-Invariant: the kernel computes bit for bit what it computed before.
+Invariant: all results keep their bits.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def wrap(value: int, kind: ScalarType) -> int:
     return value - (1 << kind.bits) if kind.is_signed and value >> (kind.bits - 1) else value
 
 
-def _constant(place: Builder, value: Number, type_: Type) -> list[Value]:
-    return [place(arith.Constant(value, type_)).out]
+def _constant(builder: Builder, value: Number, type_: Type) -> list[Value]:
+    return [builder(arith.Constant(value, type_)).out]
 
 
 def _truncated_div(left: int, right: int) -> int:
@@ -85,7 +85,7 @@ def _is_defined(op: Op, right: int, kind: ScalarType) -> bool:
     return not isinstance(op, arith.Shl | arith.Shr) or 0 <= right < kind.bits
 
 
-def fold_integers(op: Op, place: Builder) -> Result:
+def fold_integers(op: Op, builder: Builder) -> Result:
     """Compute an integer op on constants."""
     assert isinstance(op, arith.Binary)
     left, right = known(op.lhs), known(op.rhs)
@@ -96,22 +96,22 @@ def fold_integers(op: Op, place: Builder) -> Result:
     if not _is_defined(op, right, kind):
         return None
     value = wrap(_INTEGER[type(op)](left, right), kind)
-    return _constant(place, bool(value) if kind == I1 else value, op.out.type)
+    return _constant(builder, bool(value) if kind == I1 else value, op.out.type)
 
 
-def fold_compare(op: Op, place: Builder) -> Result:
-    """Compute a comparison of constants, or of all positions in a tile with one."""
+def fold_compare(op: Op, builder: Builder) -> Result:
+    """Fold a comparison of constants, or of an index range with a constant."""
     assert isinstance(op, arith.Compare)
     ends, right = _ends(op.lhs), known(op.rhs)
     if ends is None or right is None:
         return None
-    found = {_PREDICATES[op.predicate](end, right) for end in ends}
-    is_same = len(found) == 1 and (ends[0] == ends[1] or op.predicate not in ("eq", "ne"))
-    return _constant(place, found.pop(), op.out.type) if is_same else None
+    outcomes = {_PREDICATES[op.predicate](end, right) for end in ends}
+    is_same = len(outcomes) == 1 and (ends[0] == ends[1] or op.predicate not in ("eq", "ne"))
+    return _constant(builder, outcomes.pop(), op.out.type) if is_same else None
 
 
 def _ends(value: Value) -> tuple[Number, Number] | None:
-    """Return the least and the greatest element of a constant or of positions in a tile."""
+    """Return the least and greatest element of a constant or an index range."""
     constant, op = known(value), value.op
     if constant is not None:
         return constant, constant
@@ -132,24 +132,24 @@ def is_exact(value: float, kind: ScalarType) -> bool:
     return in_range and math.ldexp(mantissa, kind.mantissa_bits + 1).is_integer()
 
 
-def fold_cast(op: Op, place: Builder) -> Result:
-    """Drop a cast to the same type; cast a constant where that is exact."""
+def fold_cast(op: Op, builder: Builder) -> Result:
+    """Drop a cast to the same type; cast a constant if exact."""
     assert isinstance(op, arith.Cast)
     if op.value.type == op.out.type:
         return [op.value]
     value = known(op.value)
     if value is None:
-        return _truth_of_select(op, place) if op.dtype == I1 else None
+        return _truth_of_select(op, builder) if op.dtype == I1 else None
     if not op.dtype.is_float:
         if isinstance(value, float):
             return None
         cast = value != 0 if op.dtype == I1 else wrap(int(value), op.dtype)
-        return _constant(place, cast, op.out.type)
-    return _constant(place, float(value), op.out.type) if is_exact(value, op.dtype) else None
+        return _constant(builder, cast, op.out.type)
+    return _constant(builder, float(value), op.out.type) if is_exact(value, op.dtype) else None
 
 
-def _truth_of_select(op: arith.Cast, place: Builder) -> Result:
-    """Return the condition of a selection between numbers of which one is 0."""
+def _truth_of_select(op: arith.Cast, builder: Builder) -> Result:
+    """Return the condition of a select between 0 and another constant, cast to bool."""
     select = op.value.op
     if not isinstance(select, arith.Select):
         return None
@@ -157,39 +157,39 @@ def _truth_of_select(op: arith.Cast, place: Builder) -> Result:
     if arms[0] is None or arms[1] is None:
         return None
     if bool(arms[0]) == bool(arms[1]):
-        return _constant(place, bool(arms[0]), op.out.type)
+        return _constant(builder, bool(arms[0]), op.out.type)
     is_condition = bool(arms[0]) and select.condition.type == op.out.type
     return [select.condition] if is_condition else None
 
 
-def fold_shape(op: Op, place: Builder) -> Result:
-    """Reshape a constant, or drop a renaming that is the identity."""
+def fold_shape(op: Op, builder: Builder) -> Result:
+    """Reshape a constant, or drop an identity shape op."""
     value = known(op.operands[0])
     if value is not None:
-        return _constant(place, value, op.results[0].type)
+        return _constant(builder, value, op.results[0].type)
     if isinstance(op, tile.Trans) and op.order != tuple(range(len(op.order))):
         return None  # a square tile keeps its type and changes its elements
     return [op.operands[0]] if op.operands[0].type == op.results[0].type else None
 
 
-def fold_splat_of_splat(op: Op, place: Builder) -> Result:
+def fold_splat_of_splat(op: Op, builder: Builder) -> Result:
     """Splat to the final shape at once."""
     source = op.operands[0].op
     out = op.results[0].type
     if isinstance(source, tile.Splat) and isinstance(out, TileType) and out.layout is None:
-        return [place(tile.Splat(source.value, out.shape)).out]
+        return [builder(tile.Splat(source.value, out.shape)).out]
     return None
 
 
-def fold_trans_of_trans(op: Op, place: Builder) -> Result:
-    """Reorder axes once, or not at all where the second order undoes the first."""
+def fold_trans_of_trans(op: Op, builder: Builder) -> Result:
+    """Merge two transpositions; drop both if they cancel."""
     assert isinstance(op, tile.Trans)
     source = op.value.op
     if not isinstance(source, tile.Trans):
         return None
     order = tuple(source.order[axis] for axis in op.order)
     if order != tuple(range(len(order))):
-        return [place(tile.Trans(source.value, order)).out]
+        return [builder(tile.Trans(source.value, order)).out]
     return [source.value] if source.value.type == op.out.type else None
 
 
@@ -238,11 +238,11 @@ def absorb_zero(op: Op, _: Builder) -> Result:
     return None
 
 
-def remainder_by_one(op: Op, place: Builder) -> Result:
+def remainder_by_one(op: Op, builder: Builder) -> Result:
     """Replace x % 1 by 0."""
     assert isinstance(op, arith.Rem)
     if _is_integer(op.rhs) and known(op.rhs) == 1:
-        return _constant(place, 0, op.out.type)
+        return _constant(builder, 0, op.out.type)
     return None
 
 
@@ -253,7 +253,7 @@ def add_nothing_to_pointer(op: Op, _: Builder) -> Result:
 
 
 def fold_select(op: Op, _: Builder) -> Result:
-    """Take the arm of a known condition, or the only arm there is."""
+    """Fold a select with a constant condition or equal arms."""
     assert isinstance(op, arith.Select)
     condition = known(op.condition)
     if condition is not None:
@@ -261,16 +261,16 @@ def fold_select(op: Op, _: Builder) -> Result:
     return [op.if_true] if op.if_true is op.if_false else None
 
 
-def drop_known_mask(op: Op, place: Builder) -> Result:
-    """Drop a mask that is always true."""
+def drop_known_mask(op: Op, builder: Builder) -> Result:
+    """Drop an all-true mask."""
     assert isinstance(op, tile.Load)
     if op.mask is None or known(op.mask) != True:  # noqa: E712 - None is not False here
         return None
-    return [place(tile.Load(op.pointer, None, None, op.cache, op.eviction, op.volatile)).out]
+    return [builder(tile.Load(op.pointer, None, None, op.cache, op.eviction, op.volatile)).out]
 
 
 def drop_block_axes(op: Op, _: Builder) -> Result:
-    """Load a tile without the unit axes that are dropped after it, its first axes merged if they are."""
+    """Fold a reshape after a descriptor load into the load: drop unit axes, merge leading axes."""
     assert isinstance(op, tile.Reshape)
     load = op.value.op
     if not isinstance(load, descriptor.DescriptorLoad) or len(op.value.users) > 1:
@@ -285,14 +285,14 @@ def drop_block_axes(op: Op, _: Builder) -> Result:
         return None
     dropped = next(axis for axis, extent in enumerate(first) if axis == lost or extent > 1)
     if dropped < lost and (len(op.shape) == 1 or max(first) > MAX_BOX_ELEMS):
-        return None  # rows are cut into boxes and swizzled, and a box has all of what is merged
-    place = Builder.before_op(load)  # where memory is as it was for the load
+        return None  # a box must hold merged axes whole, and rows are cut into boxes and swizzled
+    builder = Builder.before_op(load)  # at the load, for the same memory state
     hints = load.cache, load.eviction, load.num_dropped + dropped, lost - dropped
-    return [place(descriptor.DescriptorLoad(load.descriptor, load.coords, *hints)).out]
+    return [builder(descriptor.DescriptorLoad(load.descriptor, load.coords, *hints)).out]
 
 
-def inline_known_branch(op: Op, place: Builder) -> Result:
-    """Replace a branch whose condition is known by the arm it takes."""
+def inline_known_branch(op: Op, builder: Builder) -> Result:
+    """Inline the arm of a branch with a constant condition."""
     assert isinstance(op, scf.If)
     condition = known(op.condition)
     if condition is None:
@@ -303,7 +303,7 @@ def inline_known_branch(op: Op, place: Builder) -> Result:
     arm.terminator.remove()
     for nested in arm:
         nested.remove()
-        place(nested)
+        builder(nested)
     return values
 
 

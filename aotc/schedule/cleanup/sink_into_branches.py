@@ -1,10 +1,10 @@
-"""Sink indices into the branches that use them, each to its first use there.
+"""Sink index tiles into the branches that use them, each to its first use there.
 
-Addresses that both branches of an `if` use are computed ahead of it in the source. Left there,
-those of a branch's stores are live while all that it loads and computes is, two registers for each
-access. LLVM sinks what a single branch uses, and nothing that both do.
+Kernels compute addresses used by both arms of an `if` ahead of it. Left there, store addresses stay live
+through an arm's loads and computation, two registers for each access. LLVM sinks values used in one arm
+only.
 
-Invariant: only pure ops on indices move, and none is run more often than before.
+Invariant: only pure index ops move, and none runs more often than before.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from aotc.schedule.context import Schedule
 
 
 def sink_into_branches(kernel: Kernel, schedule: Schedule) -> None:
-    """Move index tiles that nothing but one `if` uses into its branches."""
+    """Move index tiles used only in one `if` into its arms."""
     del schedule
     indices = Indices()
-    # An outer `if` comes before those in it, which may sink further what it got.
+    # Outer `if`s first: nested ones may sink the same ops further.
     orders: dict[Block, dict[Op, int]] = {}
     for branch in [op for op in kernel.walk() if isinstance(op, scf.If)]:
         block = branch.block
@@ -35,7 +35,7 @@ def sink_into_branches(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _sink_all(branch: scf.If, order: dict[Op, int], indices: Indices) -> None:
-    """Sink what a branch uses, and then what that is computed from."""
+    """Sink a branch's operands, then transitively their own."""
     latest: list[tuple[int, Op]] = []
     marks: dict[Op, None] = {}
 
@@ -47,7 +47,7 @@ def _sink_all(branch: scf.If, order: dict[Op, int], indices: Indices) -> None:
 
     visit(free_operands(branch))
     while latest:
-        # Users come before their operands, whose only users they may be by then.
+        # Users before operands: sinking a user may leave its operand only uses in the branch.
         op = heapq.heappop(latest)[1]
         if len(op.results) == 1 and indices.is_index(op.results[0]):
             operands = op.operands
@@ -56,32 +56,32 @@ def _sink_all(branch: scf.If, order: dict[Op, int], indices: Indices) -> None:
 
 
 def _sink(value: Value, op: Op, branch: scf.If) -> bool:
-    """Sink the op that defines a value into the branches that use it, unless something else does."""
-    places = _places(value, branch)
-    if not places:
+    """Sink a value's op into the arms that use it, unless it is used elsewhere."""
+    uses = _places(value, branch)
+    if not uses:
         return False
     for block in branch.blocks:
-        inside = {user: each for user, each in places.items() if each.block is block}
+        inside = {user: inner for user, inner in uses.items() if inner.block is block}
         holders = dict.fromkeys(inside.values())
-        first = next((each for each in block if each in holders), None) if inside else None
+        first = next((inner for inner in block if inner in holders), None) if inside else None
         if first is not None:
-            made = Builder.before_op(first)(op.clone({})).results[0]
+            sunk = Builder.before_op(first)(op.clone({})).results[0]
             for user in inside:
-                user.replace_operand(value, made)
+                user.replace_operand(value, sunk)
     op.erase()
     return True
 
 
 def _places(value: Value, branch: scf.If) -> dict[Op, Op]:
-    """Return, for each user, the op of the branch's blocks that is or contains it; none if one has none.
+    """Map each user to the op of the branch's blocks around it; empty if a user is elsewhere.
 
-    What a block yields outlives the block, so that is no use inside of it.
+    A yielded value outlives the block, so a yield counts as elsewhere.
     """
-    places: dict[Op, Op] = {}
+    uses: dict[Op, Op] = {}
     for user in value.users:
         around = (user, *user.ancestors())
-        found = next((e for e in around if e.block in branch.blocks and not e.terminator), None)
-        if found is None:
+        enclosing = next((e for e in around if e.block in branch.blocks and not e.terminator), None)
+        if enclosing is None:
             return {}
-        places[user] = found
-    return places
+        uses[user] = enclosing
+    return uses

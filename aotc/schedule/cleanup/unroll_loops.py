@@ -1,8 +1,7 @@
-"""Unroll loops by the factor that `tl.range(loop_unroll_factor=…)` asks for.
+"""Unroll loops by the factor of `tl.range(loop_unroll_factor=…)`.
 
-A loop becomes one whose body is so many iterations, and one for the remainder. The
-first keeps the other hints, so its `num_stages` count unrolled iterations; the second is not
-pipelined, since it ends before that would pay.
+A loop becomes an unrolled loop and a loop for the remainder. The first keeps the other hints, so its
+`num_stages` count unrolled iterations. The second is not pipelined: it is too short to pay.
 
 Invariant: the iterations are the same, in the same order, for every bound and step.
 """
@@ -20,9 +19,9 @@ from aotc.schedule.context import Schedule
 
 
 def unroll_loops(kernel: Kernel, schedule: Schedule) -> None:
-    """Unroll every loop that asks for it, from the innermost outwards.
+    """Unroll every loop with an unroll factor, innermost first.
 
-    Raises: CompileError if the kernel becomes more ops than a compile may take.
+    Raises: CompileError if the kernel exceeds the limit of ops.
     """
     loops = [op for op in kernel.walk() if isinstance(op, scf.For) and op.unroll > 1]
     num_ops = sum(1 for _ in kernel.walk()) if loops else 0
@@ -37,55 +36,57 @@ def unroll_loops(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _unroll(loop: scf.For) -> None:
-    place = Builder.before_op(loop)
-    bounds = lowered_bounds(loop, loop.unroll - 1, place)
-    factor = place(arith.Constant(loop.unroll, loop.step.type)).out
-    stride = place(arith.Mul(loop.step, factor)).out
+    builder = Builder.before_op(loop)
+    bounds = lowered_bounds(loop, loop.unroll - 1, builder)
+    factor = builder(arith.Constant(loop.unroll, loop.step.type)).out
+    stride = builder(arith.Mul(loop.step, factor)).out
     body = _unrolled_body(loop, bounds[1])
     main = [loop.lower, bounds[-1], stride, *loop.init, loop.lower]
     hints = {**loop.attributes, "unroll": scf.NEVER_UNROLLED}
-    *carried, following = place(build(scf.For, main, hints, [body], loop.loc)).outs
+    *carried, following = builder(build(scf.For, main, hints, [body], loop.loc)).outs
     rest = [following, loop.upper, loop.step, *carried]
     hints["num_stages"] = 1
-    last = place(build(scf.For, rest, hints, [_copied_body(loop)], loop.loc))
+    last = builder(build(scf.For, rest, hints, [_copied_body(loop)], loop.loc))
     loop.replace_with(last.outs)
 
 
 def _unrolled_body(loop: scf.For, last_but_one: Value) -> Block:
-    """Return the body, `unroll` times; it also carries where the next iteration begins.
+    """Return the body repeated `unroll` times; it also carries the next iteration's index.
 
-    There is a next one if the last of these is below `last_but_one`, the bound less one step.
-    Else the loop ends at its upper bound: the sum might wrap.
+    If the last index is below `last_but_one`, the bound less one step, another iteration follows.
+    Else the index is set to the upper bound, since the sum might wrap.
     """
     block = Block(
         [arg.type for arg in (*loop.body.args, loop.induction)],
         [*(arg.hint for arg in loop.body.args), "following"],
     )
-    place = Builder(block)
+    builder = Builder(block)
     index, *carried = block.args[:-1]
     for turn in range(loop.unroll):
         if turn:
-            index = place(arith.Add(index, loop.step)).out
-        carried = _run_once(loop, index, carried, place)
-    goes_on = place(arith.Compare(index, last_but_one, "lt")).out
-    stepped = place(arith.Add(index, loop.step)).out
-    following = place(arith.Select(goes_on, stepped, loop.upper)).out
-    place(scf.Yield([*carried, following]))
+            index = builder(arith.Add(index, loop.step)).out
+        carried = _run_once(loop, index, carried, builder)
+    goes_on = builder(arith.Compare(index, last_but_one, "lt")).out
+    stepped = builder(arith.Add(index, loop.step)).out
+    following = builder(arith.Select(goes_on, stepped, loop.upper)).out
+    builder(scf.Yield([*carried, following]))
     return block
 
 
 def _copied_body(loop: scf.For) -> Block:
     args = loop.body.args
     block = Block([arg.type for arg in args], [arg.hint for arg in args])
-    place = Builder(block)
-    place(scf.Yield(_run_once(loop, block.args[0], block.args[1:], place)))
+    builder = Builder(block)
+    builder(scf.Yield(_run_once(loop, block.args[0], block.args[1:], builder)))
     return block
 
 
-def _run_once(loop: scf.For, index: Value, carried: Sequence[Value], place: Builder) -> list[Value]:
-    """Clone one iteration; return what it yields."""
+def _run_once(
+    loop: scf.For, index: Value, carried: Sequence[Value], builder: Builder
+) -> list[Value]:
+    """Clone one iteration; return its yields."""
     mapping = dict(zip(loop.body.args, [index, *carried], strict=True))
     for op in loop.body:
         if not op.terminator:
-            place(op.clone(mapping))
+            builder(op.clone(mapping))
     return [mapping.get(value, value) for value in loop.body.terminator.operands]

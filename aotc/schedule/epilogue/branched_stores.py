@@ -1,20 +1,20 @@
-"""Stores of a tile that wait for the next mainloop, which is one of several that branches choose from.
+"""Delay a tile's stores to the next mainloop, chosen among several by branches.
 
-A kernel may have a mainloop for each width of its tiles, and tiles of no rows at all:
+A kernel may have a mainloop for each width of its tiles, and empty tiles:
 
     for tile:
       if tile has rows:
         if wide: { for k: multiply } else: { for k: multiply }
         convert; store slice 0; …; store slice n - 1
 
-The converted tile is carried through the branches, too: whichever mainloop is next stores it, what is left then is
-stored before the new tile is converted, and a tile without rows leaves it as it is. Where registers do not hold a
-whole tile beside the sums, its first stores are not delayed.
+The converted tile is carried through the branches, too. The next mainloop, whichever it is, stores it. Remaining
+slices are stored before the new tile is converted, and an empty tile leaves them pending. If registers cannot hold
+a whole tile beside the accumulators, its first stores are not delayed.
 
-Each store may have coordinates of its own, all computed from where the tile lies. Loops carry the fewest numbers
-from which cheap arithmetic makes them again.
+Each store may have coordinates of its own, all computed from the tile's position. Loops carry the fewest numbers
+from which cheap arithmetic recomputes them.
 
-Invariant: slices are stored once each and in their order, all of a tile before any of the next one.
+Invariant: slices are stored once each and in order, all of a tile before any of the next.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from aotc.target import Target
 
 
 class DelayInBranches(DelayAcross):
-    """Carry a tile through all loops and branches around, to the next mainloop, whichever that is.
+    """Carry a tile through all enclosing loops and branches to the next mainloop.
 
-    A state is the tiles to store, the numbers that coordinates are made of, and the number of the next slice.
+    A state holds the tiles to store, the numbers to recompute coordinates from, and the next slice's number.
     """
 
     def __init__(self, tiles: Tiles, target: Target) -> None:
         super().__init__(tiles, target)
         self.recomputed: list[Op] = []
-        # Where each value of a state is used, which says what it is when that is another value.
+        # The op using each value of a state: its operand is the value's current replacement.
         self.places: list[tuple[Op, int]] = []
 
     def rewrite(self) -> None:
-        """Rewrite the loop, and what is around it."""
+        """Rewrite the loop and its enclosing ops."""
         outer, stores = self.tiles.outer, list(self.tiles.stores)
         delayed = stores[self.tiles.num_at_once :]
         self._values = [store.value for store in delayed]
@@ -57,14 +57,14 @@ class DelayInBranches(DelayAcross):
         after = Builder.after_op(outer)
         block = outer.block
         assert block is not None
-        place = Builder(block, after.before)
-        self._store_rest(self.through(outer, inits), place)
-        place(tma.TmaStoreWait())
+        builder = Builder(block, after.before)
+        self._store_rest(self.through(outer, inits), builder)
+        builder(tma.TmaStoreWait())
         for store in stores:
             erase(store)
 
     def _cut(self, coords: Sequence[Value]) -> None:
-        """Choose the numbers that loops carry, and the ops that make coordinates of them."""
+        """Choose the numbers to carry, and the ops to recompute coordinates from them."""
         graph, outer = Graph[Value](), self.tiles.outer
         seen: dict[Value, None] = {}
         worklist = [value for value in dict.fromkeys(coords) if is_inside(value.owner, outer)]
@@ -84,16 +84,16 @@ class DelayInBranches(DelayAcross):
                     graph.add_edge(operand, value)
                     worklist.append(operand)
         carried = graph.minimum_cut()
-        made: dict[Op, None] = {}
+        computed: dict[Op, None] = {}
         worklist = [value for value in dict.fromkeys(coords) if value in seen]
         while worklist:
             value = worklist.pop()
             op = value.op
-            if value in carried or op is None or op in made:
+            if value in carried or op is None or op in computed:
                 continue
-            made[op] = None
+            computed[op] = None
             worklist += [operand for operand in op.operands if operand in seen]
-        self.recomputed = [op for op in outer.body.walk() if op in made]
+        self.recomputed = [op for op in outer.body.walk() if op in computed]
         users = [*self.recomputed, *self.tiles.stores[self.tiles.num_at_once :]]
         for value in carried:
             user = next(op for op in users if value in op.operands)
@@ -103,16 +103,16 @@ class DelayInBranches(DelayAcross):
     # -- the walk --------------------------------------------------------------
 
     def updated_by(self, op: Op, state: State) -> State | None:
-        """Store in a mainloop, store the rest after the last one, begin with the new tile after its stores."""
+        """Store in a mainloop, store the rest after the last one, take up the new tile after its stores."""
         if op in self.tiles.mainloops:
             assert isinstance(op, scf.For)
             values = dict(zip(self._values, state, strict=False))
             return [*state[:-1], self.store_in(op, values, state[-1]).results[-1]]
         if op is self.tiles.around:
             state = self.through(op, state)
-            made = state[-1].op
-            assert made is not None
-            self._store_rest(state, Builder.after_op(made))
+            last = state[-1].op
+            assert last is not None
+            self._store_rest(state, Builder.after_op(last))
             return state
         return self._after_store(op, state) if op in self.tiles.stores else None
 
@@ -120,49 +120,51 @@ class DelayInBranches(DelayAcross):
         if any(store is op or is_inside(store, op) for store in self.tiles.stores):
             return range(len(self._values) + 1)
         return (
-            [len(self._values)] if any(is_inside(each, op) for each in self.tiles.mainloops) else []
+            [len(self._values)]
+            if any(is_inside(mainloop, op) for mainloop in self.tiles.mainloops)
+            else []
         )
 
     def _after_store(self, store: Op, state: State) -> State:
-        """Store a slice that is not delayed; after the last store go on with the new tile."""
+        """Emit a store without delay; after the last store switch to the new tile."""
         *_, last = self.tiles.stores
-        place = Builder.before_op(store)
+        builder = Builder.before_op(store)
         for number in range(self.first):
             if self.parts[number][0] is store:
-                self._store_part(number, {}, place)
+                self._store_part(number, {}, builder)
         if store is not last:
             return state
-        following = place(arith.Constant(self.first, I32)).out
+        following = builder(arith.Constant(self.first, I32)).out
         now = [value for op, index in self.places if (value := op.slots[index]) is not None]
         return [*now, following]
 
     def _inputs_of(
-        self, store: tma.StagedTmaStore, values: dict[Value, Value], place: Builder
+        self, store: tma.StagedTmaStore, values: dict[Value, Value], builder: Builder
     ) -> list[Value]:
-        """Return what a store needs, coordinates made again of what is carried."""
+        """Return a store's inputs, its coordinates recomputed from carried numbers."""
         if not values:
             return self._inputs(store)  # where it stands
-        made = dict(values)
-        needed = self._needed_by(store)
+        copies = dict(values)
+        computation = self._needed_by(store)
         for op in self.recomputed:
-            if op in needed:
-                copy = place(op.clone(made))
-                made.update(zip(op.results, copy.results, strict=True))
-        return [made.get(value, value) for value in self.stored[store]]
+            if op in computation:
+                copy = builder(op.clone(copies))
+                copies.update(zip(op.results, copy.results, strict=True))
+        return [copies.get(value, value) for value in self.stored[store]]
 
     def _needed_by(self, store: tma.StagedTmaStore) -> dict[Op, None]:
-        """Return the ops among those that make coordinates which a store needs."""
-        needed: dict[Op, None] = {}
-        wanted = dict.fromkeys(self.stored[store][1:])
+        """Return the ops required to recompute a store's coordinates."""
+        computation: dict[Op, None] = {}
+        live = dict.fromkeys(self.stored[store][1:])
         for op in reversed(self.recomputed):
-            if any(value in wanted for value in op.results):
-                needed[op] = None
-                wanted.update(dict.fromkeys(op.operands))
-        return needed
+            if any(value in live for value in op.results):
+                computation[op] = None
+                live.update(dict.fromkeys(op.operands))
+        return computation
 
 
 def _is_cheap(op: Op | None) -> TypeGuard[Op]:
-    """Return whether what an op computes of numbers may as well be computed again."""
+    """Return whether an op on numbers is cheap enough to recompute."""
     return (
         op is not None
         and op.pure

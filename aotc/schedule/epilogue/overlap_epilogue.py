@@ -8,26 +8,26 @@ to shared memory, meet at a barrier, and issue the stores. All but the conversio
 becomes
 
     for tile:
-      for k: multiply; store slice k of the tile before, while that runs
+      for k: multiply; meanwhile store slice k of the previous tile
       convert
       if this is the last tile, or there are not n steps along k: store all slices
 
 The converted tile is carried in registers. Coordinates of a tile are computed while its last MMA
 runs. In the mainloop a slice's buffer is free in time: its previous store was issued a step ago.
 
-Where how long the next mainloop is shows only there, or the next tile is one of another loop, as of
-the next group of products, the tile is carried there, and what does not fit is stored after it:
+If the next mainloop's length is known only there, or the next tile belongs to another loop, such as the
+next group of products, the tile is carried there, and remaining slices are stored after it:
 
     for group: for tile:
-      for k: multiply; store slice k of the tile before, if there is one
-      store the slices that are left
+      for k: multiply; store slice k of the previous tile, if there is one
+      store the remaining slices
       convert
     store all slices of the last tile
 
-It spreads ops of one loop among the iterations of the loop nested in it, which no schedule of one loop
-(`pipelining.loop_schedule`) says.
+The pass spreads ops of one loop over the iterations of a nested loop, beyond the schedule of a single loop
+(`pipelining.loop_schedule`).
 
-Invariant: slices are stored once each and in their order, all of a tile before any of the next one.
+Invariant: slices are stored once each and in order, all of a tile before any of the next.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 
-# What the threads of a CTA do to these is ordered by barriers and waits of its own.
+# A CTA's own barriers and waits order its threads' accesses to these.
 _OF_CTA = (Resource.SHARED, Resource.MBARRIER, Resource.DOTS, Resource.STORES)
 
 
 def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite every loop over tiles whose stores can wait for the next tile's mainloop."""
+    """Rewrite every loop over tiles with stores deferrable to the next mainloop."""
     if kernel.num_consumer_groups > 1:
         return  # the mainloop of another consumer group runs in the meantime
     for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
@@ -82,14 +82,14 @@ def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _delay_of(tiles: Tiles, schedule: Schedule) -> Delay:
-    """Return how stores are delayed, by what is known of the next mainloop."""
+    """Return the form of delay, given the facts known about the next mainloop."""
     if not _is_plain(tiles):
         return DelayInBranches(tiles, schedule.target)
     is_known = tiles.outer is tiles.loop and not _bounds_inside(tiles.mainloop, tiles.loop)
     return (Delay if is_known else DelayAcross)(tiles, schedule.target)
 
 
-# ---- where ------------------------------------------------------------------------------------
+# ---- matching ---------------------------------------------------------------------------------
 
 
 def _find(
@@ -100,7 +100,7 @@ def _find(
     if not stores or not mainloops or outer is None:
         return None
     block = stores[0].block
-    around = [enclosing_in(each, block) for each in mainloops]
+    around = [enclosing_in(mainloop, block) for mainloop in mainloops]
     order = {op: number for number, op in enumerate(block)} if block is not None else {}
     if not all(op in order for op in around):
         return None
@@ -113,14 +113,14 @@ def _find(
         return None
     num_buffers = _num_buffers(outer, stores, kernel, schedule)
     for num_at_once in range(1 if _is_plain(tiles) else len(stores)):
-        needed = _needed_registers(mainloops, stores[num_at_once:])
-        if num_buffers and reserve_registers(needed, role, kernel, schedule):
+        registers = _needed_registers(mainloops, stores[num_at_once:])
+        if num_buffers and reserve_registers(registers, role, kernel, schedule):
             return replace(tiles, num_buffers=num_buffers, num_at_once=num_at_once)
     return None
 
 
 def _is_plain(tiles: Tiles) -> bool:
-    """Return whether there is one mainloop, under a branch that skips it at most, before each tile's stores."""
+    """Return whether each tile has one mainloop before its stores, at most under a branch that skips it."""
     body, around = tiles.loop.body, tiles.around
     if len(tiles.mainloops) > 1 or around.block is not body:
         return False
@@ -131,24 +131,24 @@ def _is_plain(tiles: Tiles) -> bool:
 
 
 def _stores_of_tile(loop: scf.For) -> list[tma.StagedTmaStore]:
-    """Return the stores that a loop has in one block, its body or one of a branch in it, if all can be deferred."""
+    """Return a loop's stores if they are in one block and all can be deferred."""
     blocks: dict[Block, list[tma.StagedStore]] = {}
     worklist = [loop.body]
     while worklist:
         block = worklist.pop()
-        found = list(deferrable_stores(block))
-        if found:
-            blocks[block] = found
-        worklist += [each for op in block if isinstance(op, scf.If) for each in op.blocks]
+        deferrable = list(deferrable_stores(block))
+        if deferrable:
+            blocks[block] = deferrable
+        worklist += [arm for op in block if isinstance(op, scf.If) for arm in op.blocks]
     if len(blocks) != 1:
         return []
-    (found,) = blocks.values()
-    stores = [op for op in found if isinstance(op, tma.StagedTmaStore)]
-    return stores if len(stores) == len(found) else []
+    (deferrable,) = blocks.values()
+    stores = [op for op in deferrable if isinstance(op, tma.StagedTmaStore)]
+    return stores if len(stores) == len(deferrable) else []
 
 
 def _outermost(loop: scf.For) -> scf.For | None:
-    """Return the outermost loop around `loop`, or itself, if all that is around them can carry tiles."""
+    """Return the outermost loop through which tiles can be carried, or None."""
     outer = loop
     for op in loop.ancestors():
         if isinstance(op, roles.Specialize):
@@ -161,48 +161,48 @@ def _outermost(loop: scf.For) -> scf.For | None:
 
 
 def _keeps_map(store: tma.StagedTmaStore, tiles: Tiles) -> bool:
-    """Return whether the map of a store is there until the end of the next mainloop.
+    """Return whether a store's map is valid until the end of the next mainloop.
 
-    Consumers give a map back that was made ahead when they are done with the next one.
+    Consumers release a map built ahead once they are done with the next one.
     """
-    made = store.tensor.op
-    if made is None or not is_inside(made, tiles.outer):
+    tensor_map = store.tensor.op
+    if tensor_map is None or not is_inside(tensor_map, tiles.outer):
         return True
     if not _is_plain(tiles) or slot_of(store, tiles.outer) is None:
         return False
-    return made.block in (tiles.loop.block, tiles.loop.body)
+    return tensor_map.block in (tiles.loop.block, tiles.loop.body)
 
 
 def _bounds_inside(mainloop: scf.For, loop: scf.For) -> bool:
-    """Return whether it is not known ahead of a tile how many steps it has."""
+    """Return whether a mainloop's bounds are computed inside the tile's iteration."""
     bounds = mainloop.lower, mainloop.upper, mainloop.step
     return any(is_inside(value.owner, loop) for value in bounds)
 
 
 def _mainloops(loop: scf.For) -> list[scf.For]:
-    """Return the mainloops with all dots, of which a tile has one, if threads compute nothing in them.
+    """Return the mainloops with all dots, one per tile, if threads compute nothing in them.
 
-    Where threads compute fragments, or scale results, the tensor cores wait for them already.
+    If threads compute fragments, or scale results, the tensor cores wait for them already.
     """
     dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
     if any(isinstance(op.a.type, TileType) for op in dots):
         return []
     if any(element_of(op.acc.type).bits != REGISTER_BITS for op in dots):
         return []  # stores are under branches, which results in half registers would cross
-    found: dict[scf.For, None] = {}
+    mainloops: dict[scf.For, None] = {}
     for op in dots:
         inner = op.parent_op
         if not isinstance(inner, scf.For) or inner is loop:
             return []
         if op.acc not in inner.carried and not isinstance(op.acc.op, wgmma.Wgmma):
             return []
-        found[inner] = None
-    branches = (op for inner in found for op in _up_to(inner, loop))
-    return list(found) if all(isinstance(op, scf.If) for op in branches) else []
+        mainloops[inner] = None
+    branches = (op for inner in mainloops for op in _up_to(inner, loop))
+    return list(mainloops) if all(isinstance(op, scf.If) for op in branches) else []
 
 
 def _up_to(inner: Op, outer: Op) -> Iterator[Op]:
-    """Yield the ops around `inner` that are in `outer`."""
+    """Yield the ancestors of `inner` inside `outer`."""
     for op in inner.ancestors():
         if op is outer:
             return
@@ -210,7 +210,7 @@ def _up_to(inner: Op, outer: Op) -> Iterator[Op]:
 
 
 def _orders_nothing(loop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> bool:
-    """Return whether the stores can be reordered with all else that the loop does."""
+    """Return whether the stores can be reordered with all other ops of the loop."""
     for op in loop.body.walk():
         if isinstance(op, tma.StagedStore) and op not in stores:
             return False
@@ -222,24 +222,24 @@ def _orders_nothing(loop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> bool
 
 
 def _concerns_others(op: Op) -> bool:
-    """Return whether an op changes or orders what others than the threads of its CTA see.
+    """Return whether an op has or orders effects visible outside its CTA.
 
-    An mbarrier orders what consumers do with the producer, which only loads.
+    Mbarriers only order consumers with the producer, which only loads.
     """
     if op.effects_on(Resource.MBARRIER):
         return False
     changes = op.effects_on(None, "write", "order")
-    return any(each.resource not in _OF_CTA for each in changes)
+    return any(change.resource not in _OF_CTA for change in changes)
 
 
 def _needed_registers(mainloops: Sequence[scf.For], stores: Sequence[tma.StagedTmaStore]) -> int:
-    """Return the live registers of a thread: accumulators, and a converted tile with them."""
+    """Return a thread's live registers: the accumulators and a converted tile."""
     sums = max(map(_registers_of_sums, mainloops))
     return sums + registers_of_tiles(store.value for store in stores) + EPILOGUE_RESERVE
 
 
 def _registers_of_sums(mainloop: scf.For) -> int:
-    """Return the registers of the accumulators, of the columns that are multiplied."""
+    """Return the registers of the accumulators, counting only the multiplied columns."""
     total = registers_of_tiles(mainloop.carried)
     for op in mainloop.body:
         if isinstance(op, wgmma.Wgmma) and op.acc in mainloop.carried and op.num_columns:
@@ -251,11 +251,11 @@ def _registers_of_sums(mainloop: scf.For) -> int:
 def _num_buffers(
     loop: scf.For, stores: Sequence[tma.StagedTmaStore], kernel: Kernel, schedule: Schedule
 ) -> int:
-    """Return how many buffers there is room for, of each kind of slice, or 0."""
+    """Return the buffers of each kind of slice that fit shared memory, or 0."""
     numbers = number_ops(kernel)
     mine: dict[Op, tma.StagedTmaStore] = {buffer_of(store): store for store in stores}
     buffers = live_ranges(kernel, numbers)
-    others = [buffer for buffer in buffers if buffer.op not in mine]
+    unrelated = [buffer for buffer in buffers if buffer.op not in mine]
     of_kind: dict[object, list[Buffer]] = {}
     for buffer in buffers:
         store = mine.get(buffer.op)
@@ -264,9 +264,9 @@ def _num_buffers(
             size_bytes = buffer.size_bytes // count
             parts = [Buffer(buffer.op, size_bytes, *numbers[loop], buffer.num_copies)]
             of_kind.setdefault(sharing_key(store), []).extend(parts * count)
-    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(others))
+    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(unrelated))
     for count in range(max(map(len, of_kind.values())), 0, -1):
-        taken = [replace(each) for parts in of_kind.values() for each in parts[:count]]
-        if place_buffers([*others, *taken]) <= limit:
+        staging = [replace(part) for parts in of_kind.values() for part in parts[:count]]
+        if place_buffers([*unrelated, *staging]) <= limit:
             return count
     return 0

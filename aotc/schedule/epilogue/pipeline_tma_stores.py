@@ -1,23 +1,22 @@
-"""Keep TMA stores in flight: wait for one before its buffer is reused, not where it is issued.
+"""Keep TMA stores in flight: wait before the buffer's reuse, not at the issue.
 
-A store in a loop gets a buffer that nothing else shares, so that it drains while the next
-iteration computes:
+A store in a loop gets an unshared buffer, and drains while the next iteration computes:
 
     for i: write b ... store b, wait        for i: wait, write b ... store b      wait
 
-If shared memory has no room for the whole tile, it is stored in slices, the columns of one box
-each, through fewer buffers than slices. The wait for the next slice's buffer goes before the
-barrier after which this slice is issued, so that a slice costs one barrier. The same holds for
-tiles of one kind that are stored one after the other: their slices rotate together. Where there is
-no room for two buffers, or threads hold slices in different ways, a store is waited for at once.
+If shared memory has no room for the whole tile, it is stored in slices, the columns of one box each,
+through fewer buffers than slices. The wait for the next slice's buffer goes before the barrier ahead of
+this slice's issue, so that a slice costs one barrier. Consecutive tiles of one kind are treated alike:
+their slices rotate together. Without room for two buffers, or with slices in different layouts, a store is
+waited for at once.
 
-A store outside of loops is waited for at the end of its block, if that takes no more memory. In
-all cases warpgroups that write boxes of their own issue these themselves.
+A store outside of loops is waited for at the end of its block, if that takes no more memory. In all cases
+warpgroups writing boxes of their own also issue them.
 
-Stores come to this pass whole (`staged_stores`) and are expanded by it.
+Stores reach this pass whole (`staged_stores`) and are expanded by it.
 
-Invariant: nothing is written to a buffer while a store that reads it may be in flight. A wait that
-others rely on, since they may read the tensor, stays where it is. No staged store is left.
+Invariant: no buffer is written while a store reading it may be in flight. A wait with later readers of the
+tensor stays in place. No staged store is left.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ from aotc.target import Target
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How tiles are stored: whole, or in slices that rotate over some buffers.
+    """The form of a tile's stores: whole, or in slices rotating over buffers.
 
-    The buffers of stores that stay `in_flight` are live throughout their loop.
+    Buffers of stores kept `in_flight` are live throughout their loop.
     """
 
     in_flight: bool
@@ -67,7 +66,7 @@ class _Plan:
 
 
 def pipeline_tma_stores(kernel: Kernel, schedule: Schedule) -> None:
-    """Expand staged stores, whole or in slices, each with its wait as late as it can be."""
+    """Expand staged stores, whole or in slices, each with its wait as late as possible."""
     stores = list(deferrable_stores(list(kernel.walk())))
     waits: list[tma.TmaStoreWait] = []
     for _, alike in groupby(stores, _sharing):
@@ -84,11 +83,11 @@ def pipeline_tma_stores(kernel: Kernel, schedule: Schedule) -> None:
             op.issuers = _issuers(op)
 
 
-# ---- how ----------------------------------------------------------------------------------------
+# ---- planning -----------------------------------------------------------------------------------
 
 
 def _sharing(store: tma.StagedStore) -> object:
-    """Return a key that is equal for stores that may share buffers; unique for others."""
+    """Return a key equal for stores that may share buffers, else unique."""
     return (store.block, sharing_key(store)) if outermost_loop(store) else store
 
 
@@ -113,28 +112,28 @@ def _overlap(
 
 
 def _choose(series: Sequence[tma.StagedStore], kernel: Kernel, schedule: Schedule) -> _Plan | None:
-    """Return the best plan that shared memory has room for, or None if there is none."""
+    """Return the best plan that fits shared memory, or None."""
     loop, numbers = outermost_loop(series[0]), number_ops(kernel)
     buffers = live_ranges(kernel, numbers)
     allocs = {buffer_of(store): store for store in series}
     mine = [buffer for buffer in buffers if buffer.op in allocs]
-    others = [buffer for buffer in buffers if buffer.op not in allocs]
-    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(others))
+    unrelated = [buffer for buffer in buffers if buffer.op not in allocs]
+    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(unrelated))
     for plan in _plans(series):
-        taken = mine
+        staging = mine
         if plan.num_buffers:
             part = replace(mine[0], size_bytes=_slice_bytes(series[0]))
-            taken = [replace(part) for _ in range(plan.num_buffers)]
+            staging = [replace(part) for _ in range(plan.num_buffers)]
         if plan.in_flight and loop:
             start, end = numbers[loop]
-            taken = [replace(each, start=start, end=end) for each in taken]
-        if place_buffers([*others, *taken]) <= limit:
+            staging = [replace(buffer, start=start, end=end) for buffer in staging]
+        if place_buffers([*unrelated, *staging]) <= limit:
             return plan
     return None
 
 
 def _plans(series: Sequence[tma.StagedStore]) -> Iterator[_Plan]:
-    """Yield the ways to store some tiles, the best first."""
+    """Yield the plans for a series of tiles, best first."""
     in_loop = outermost_loop(series[0]) is not None
     count = sum(map(num_slices, series))
     yield _Plan(in_loop)
@@ -167,13 +166,13 @@ def _slice_bytes(store: tma.StagedStore) -> int:
 
 
 def _defer_wait(store: tma.StagedStore, target: Target) -> None:
-    """Give a store a buffer that is live throughout its loop, and wait before it is rewritten."""
-    loop, place = outermost_loop(store), Builder.before_op(store)
+    """Give a store a buffer live throughout its loop, and wait before its next write."""
+    loop, builder = outermost_loop(store), Builder.before_op(store)
     assert loop is not None
     buffer = allocate_slice(store, buffer_of(store).shape, Builder.before_op(loop))
-    place(tma.TmaStoreWait(pending=_num_copies(store) - 1))
+    builder(tma.TmaStoreWait(pending=_num_copies(store) - 1))
     with at(store.loc):
-        store_slice(store, None, buffer, target, place)
+        store_slice(store, None, buffer, target, builder)
     erase(store)
     _drain_after(loop)
 
@@ -181,22 +180,22 @@ def _defer_wait(store: tma.StagedStore, target: Target) -> None:
 def _rotate(
     series: Sequence[tma.StagedStore], plan: _Plan, target: Target
 ) -> list[tma.TmaStoreWait]:
-    """Store slices through fewer buffers than there are slices; return the waits that may move."""
+    """Store slices through fewer buffers than slices; return the movable waits."""
     first, count = series[0], plan.num_buffers
     loop = outermost_loop(first)
     outer = Builder.before_op(loop or first)
     buffers = [allocate_slice(first, slice_shape(first), outer) for _ in range(count)]
     if loop:
-        others = _num_copies(first) - len(series)
-        Builder.before_op(first)(tma.TmaStoreWait(pending=others))
+        num_pending = _num_copies(first) - len(series)
+        Builder.before_op(first)(tma.TmaStoreWait(pending=num_pending))
     slices = [(store, part) for store in series for part in range(num_slices(store))]
     for number, (store, part) in enumerate(slices):
-        place, buffer = Builder.before_op(store), buffers[number % count]
+        builder, buffer = Builder.before_op(store), buffers[number % count]
         reuses = count <= number + 1 < len(slices)
         pending = count - 2 if reuses and count > 1 else None
-        store_slice(store, part, buffer, target, place, max_pending=pending)
+        store_slice(store, part, buffer, target, builder, max_pending=pending)
         if reuses and count == 1:
-            place(tma.TmaStoreWait())
+            builder(tma.TmaStoreWait())
     waits: list[tma.TmaStoreWait] = []
     for store in series:
         if loop is None:
@@ -219,24 +218,24 @@ def _is_copy(op: Op) -> bool:
 
 
 def _drain_after(loop: Op) -> None:
-    """Wait for the stores in flight after a loop, if nobody does yet."""
+    """Wait after a loop for the stores in flight, unless a wait follows already."""
     if not isinstance(loop.next, tma.TmaStoreWait):
         Builder.after_op(loop)(tma.TmaStoreWait())
 
 
 def _issuers(copy: tma.TensorStore) -> tuple[int, ...]:
-    """Return the warpgroups that write the boxes of a copy, each its own, or ().
+    """Return the warpgroups writing their own boxes of a copy, or ().
 
-    A map that one warp has made is acquired by that warp alone.
+    A map built by one warp is acquired by that warp alone.
     """
     if isinstance(copy.tensor.op, tma.MakeTensorMap):
         return ()
     waits = [user for user in copy.buffer.users if isinstance(user, tma.TmaBufferWait)]
-    others = [user for user in copy.buffer.users if not _is_copy(user) and user not in waits]
-    layouts = [op.value.type for op in others if isinstance(op, gpu.SharedStore)]
+    accesses = [user for user in copy.buffer.users if not _is_copy(user) and user not in waits]
+    layouts = [op.value.type for op in accesses if isinstance(op, gpu.SharedStore)]
     kinds = dict.fromkeys(layouts)
     tensor, kind = copy.tensor.type, next(iter(kinds), None)
-    if len(kinds) > 1 or len(layouts) < len(others) or not isinstance(kind, TileType):
+    if len(kinds) > 1 or len(layouts) < len(accesses) or not isinstance(kind, TileType):
         return ()
     assert isinstance(tensor, TensorMapType)
     assert kind.layout is not None
@@ -245,7 +244,7 @@ def _issuers(copy: tma.TensorStore) -> tuple[int, ...]:
 
 
 def _wait_at_the_end(wait: tma.TmaStoreWait, kernel: Kernel) -> None:
-    """Wait at the end of the block, together with others, if that takes no more memory."""
+    """Move a wait to the end of the block, merged with others, if that takes no more memory."""
     block, following = wait.block, wait.next
     assert block is not None
     end = block.terminator

@@ -1,15 +1,14 @@
-"""Slice the computation of what is stored where all of it at once exceeds the register budget.
+"""Slice the computation of stored tiles over the register budget.
 
-What a thread stores is often computed from several tiles: an accumulator, a bias, a residual that
-was loaded as fp16 and is added as fp32. Computed tile by tile, all of them are live together, each
-at its widest. Computed slice by slice, only the accumulator and the result are, and the result
-takes the registers of its inputs. ptxas could find this order itself, but does not.
+A stored tile is often computed from several tiles: an accumulator, a bias, a residual loaded as fp16 and
+added as fp32. Computed tile by tile, all are live together, each at its widest. Computed slice by slice,
+only the accumulator and the result are live, and the result reuses its inputs' registers. ptxas could find
+this order itself, but does not.
 
-A value that is read from shared memory on the way, which costs little, is read slice by slice
-whenever its chain is large. Slices of a global load are waited for one after the other, so such a
-load is sliced only where there is no other way.
+Tiles read from shared memory are cheap, and are read slice by slice in any large chain. Slices of a global
+load are waited for one after the other, so such a load is sliced only as a last resort.
 
-Invariant: a value that is stored is computed once, by the same threads, and stored as a whole.
+Invariant: a stored value is computed once, by the same threads, and stored as a whole.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from aotc.schedule.analysis.register_budget import (
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import BlockOrder, Parts
 
-# Live registers of a thread above which a value is sliced, with which of its loads.
+# Loads to slice with a value, and the live registers of a thread beyond which it is sliced.
 _LIMITS: tuple[tuple[tuple[type[Op], ...], int], ...] = (
     ((gpu.SharedLoad,), EPILOGUE_READS_LIMIT),
     ((gpu.SharedLoad, gpu.Load), EPILOGUE_LOADS_LIMIT),
 )
-# Elements a thread has of a slice at least, for instruction-level parallelism of loads and math.
+# A thread's fewest elements of a slice, for instruction-level parallelism of loads and math.
 _PART_ELEMS = 16
 
 
 def slice_epilogues(kernel: Kernel, schedule: Schedule) -> None:
-    """Slice what is computed ahead of each store where it takes too many registers."""
+    """Slice the computation ahead of each store over the register budget."""
     del schedule
     orders: dict[Block, BlockOrder] = {}
     for op in list(kernel.walk()):
@@ -51,7 +50,7 @@ def slice_epilogues(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _stored(op: Op) -> Value | None:
-    """Return the tile that an op writes to memory, if that is all it does."""
+    """Return the tile an op writes to memory, if the op does nothing else."""
     is_store = (op.writes(Resource.GLOBAL) or op.writes(Resource.SHARED)) and not op.results
     value = getattr(op, "value", None) if is_store else None
     return value if isinstance(value, Value) and is_tile(value) else None
@@ -78,22 +77,22 @@ def _slice(store: Op, value: Value, orders: dict[Block, BlockOrder]) -> None:
             return
 
 
-def _cut(parts: Parts, size: int, place: Builder) -> None:
+def _cut(parts: Parts, size: int, builder: Builder) -> None:
     """Compute the value in slices of `size`, and replace its uses."""
     value = parts.value
     starts = range(0, tile_shape(value)[parts.axis], size)
-    made = [parts.part(start, size, place) for start in starts]
+    slices = [parts.part(start, size, builder) for start in starts]
     kind = value.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None
-    whole = place(gpu.Concat(made, parts.axis, kind.layout)).out
+    whole = builder(gpu.Concat(slices, parts.axis, kind.layout)).out
     whole.hint = value.hint
     value.replace_all_uses_with(whole)
     parts.erase_whole()
 
 
 def _part_size(parts: Parts) -> int:
-    """Return the extent of the smallest slices that are worth it, or the whole."""
+    """Return the extent of the smallest worthwhile slices, or the whole extent."""
     size = whole = tile_shape(parts.value)[parts.axis]
     elems = _count(parts.value)
     best = whole
@@ -105,9 +104,9 @@ def _part_size(parts: Parts) -> int:
 
 
 def _words(parts: Parts) -> int:
-    """Return the registers of a thread for all that a value is computed from.
+    """Return a thread's registers for all sources of a value.
 
-    What is read from shared memory counts a register an element: most of it is widened to fp32.
+    An element read from shared memory counts as one register: most are widened to fp32.
     """
     loaded = sum(
         loaded_registers(load) if isinstance(load, gpu.Load) else _count(load.out)

@@ -1,11 +1,10 @@
-"""Staged stores: how each can be cut into slices, what buffers these need, and what they become.
+"""Staged stores: slices, their buffers, and expansion.
 
-A staged store (`tma.StagedStore`) writes a tile to shared memory, stores it from there and waits.
-Passes that keep stores in flight choose when each slice is written, from which buffer it is stored
-and where that is waited for; they emit slices by `store_slice`, and what they leave is expanded
-where it stands.
+A staged store (`tma.StagedStore`) writes a tile to shared memory, stores it from there and waits. Passes
+that keep stores in flight choose each slice's time, buffer and wait, and emit slices by `store_slice`.
+Remaining staged stores are expanded in place.
 
-Invariant: `store_slice` is the only place where a staged store becomes a write and a copy.
+Invariant: only `store_slice` turns a staged store into a write and a copy.
 """
 
 from __future__ import annotations
@@ -24,30 +23,30 @@ from aotc.target import Target
 
 
 def deferrable_stores(ops: Iterable[Op]) -> Iterator[tma.StagedStore]:
-    """Yield the stores among some ops that may stay in flight: nothing reads what they write."""
+    """Yield the stores that may stay in flight: nothing reads their memory."""
     for op in ops:
         if isinstance(op, tma.StagedStore) and not op.written:
             yield op
 
 
 def outermost_loop(store: tma.StagedStore) -> Op | None:
-    """Return the outermost loop around a store, of those that one role runs."""
-    found: Op | None = None
+    """Return the outermost loop around a store, within its role."""
+    outermost: Op | None = None
     for ancestor in store.ancestors():
         if ancestor.has(Trait.LOOP):
-            found = ancestor
+            outermost = ancestor
         elif not isinstance(ancestor, scf.If):
             break
-    return found
+    return outermost
 
 
 # ---- slices -----------------------------------------------------------------------------------
 
 
 def slice_shape(store: tma.StagedStore) -> tuple[int, ...]:
-    """Return the shape of the slices that a tile can be cut into, as wide as the tensor map's box.
+    """Return the shape of a tile's slices, as wide as the tensor map's box.
 
-    It is the whole tile if there is no map, or threads would hold slices in different ways.
+    It is the whole tile without a map, or if threads would hold slices in different layouts.
     """
     value = store.value.type
     assert isinstance(value, TileType)
@@ -61,14 +60,14 @@ def slice_shape(store: tma.StagedStore) -> tuple[int, ...]:
 
 
 def num_slices(store: tma.StagedStore) -> int:
-    """Return how many slices a tile can be cut into."""
+    """Return the number of slices of a tile."""
     value = store.value.type
     assert isinstance(value, TileType)
     return value.shape[-1] // slice_shape(store)[-1]
 
 
 def sharing_key(store: tma.StagedStore) -> tuple[Type, tuple[int, ...]]:
-    """Return what stores whose slices can share buffers have in common: destination and shape."""
+    """Return a key equal for stores whose slices can share buffers: destination and shape."""
     target = store.buffer if isinstance(store, tma.StagedBulkStore) else store.tensor
     return target.type, slice_shape(store)
 
@@ -80,13 +79,13 @@ def buffer_of(store: tma.StagedStore) -> gpu.SharedAlloc:
     return alloc
 
 
-def allocate_slice(store: tma.StagedStore, shape: tuple[int, ...], place: Builder) -> Value:
+def allocate_slice(store: tma.StagedStore, shape: tuple[int, ...], builder: Builder) -> Value:
     """Allocate a buffer for a tile or a slice of it, and return it."""
     if isinstance(store, tma.StagedBulkStore):
         alloc = buffer_of(store)
         kind = gpu.SharedAlloc(alloc.element, shape, alloc.layout, alloc.alignment_bytes)
-        return place(kind).out
-    return block_buffer(store.tensor, shape, place)
+        return builder(kind).out
+    return block_buffer(store.tensor, shape, builder)
 
 
 # ---- expansion --------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ def store_slice(
     number: int | None,
     buffer: Value,
     target: Target,
-    place: Builder,
+    builder: Builder,
     *,
     value: Value | None = None,
     coords: Sequence[Value] | None = None,
@@ -106,8 +105,8 @@ def store_slice(
 ) -> None:
     """Write a slice of a store's tile to a buffer and issue its copy; None is the whole tile.
 
-    The tile, its coordinates and the map may be other ones than the store's. Before the copy it waits until
-    at most `max_pending` earlier ones are in flight: that shares the barrier which the copy needs.
+    The tile, its coordinates and the map may differ from the store's. Before the copy it waits until at most
+    `max_pending` earlier copies are in flight, sharing the barrier required by the copy.
     """
     value = store.value if value is None else value
     coords = store.coords if coords is None else coords
@@ -116,32 +115,32 @@ def store_slice(
     assert isinstance(kind, TileType)
     if number is not None and shape != kind.shape:
         start = (*(0 for _ in shape[:-1]), number * shape[-1])
-        value = place(gpu.Extract(value, start, shape)).out
+        value = builder(gpu.Extract(value, start, shape)).out
     with_matrices = isinstance(store, tma.StagedTmaStore)
-    write_buffer(value, buffer, target, place, matrices=with_matrices)
+    write_buffer(value, buffer, target, builder, matrices=with_matrices)
     if max_pending is not None:
-        place(tma.TmaStoreWait(pending=max_pending))
+        builder(tma.TmaStoreWait(pending=max_pending))
     if number:
-        step = place(arith.Constant(number * shape[-1], I32)).out
-        coords = [*coords[:-1], place(arith.Add(coords[-1], step)).out]
+        step = builder(arith.Constant(number * shape[-1], I32)).out
+        coords = [*coords[:-1], builder(arith.Add(coords[-1], step)).out]
     with at(store.loc):
-        made = place(store.as_async_store(buffer, coords))
+        async_store = builder(store.as_async_store(buffer, coords))
         if tensor is not None:
-            made.replace_operand(made.operands[0], tensor)
+            async_store.replace_operand(async_store.operands[0], tensor)
 
 
 def expand(store: tma.StagedStore, target: Target) -> tma.TmaStoreWait:
-    """Expand a store where it stands, and return its wait."""
-    place = Builder.before_op(store)
+    """Expand a store in place, and return its wait."""
+    builder = Builder.before_op(store)
     with at(store.loc):
-        store_slice(store, None, store.buffer, target, place)
-        wait = place(tma.TmaStoreWait(written=store.written))
+        store_slice(store, None, store.buffer, target, builder)
+        wait = builder(tma.TmaStoreWait(written=store.written))
     store.erase()
     return wait
 
 
 def erase(store: tma.StagedStore) -> None:
-    """Erase a store that is done elsewhere, and its buffer."""
+    """Erase a store emitted elsewhere, and its buffer."""
     alloc = buffer_of(store)
     store.erase()
     alloc.erase()

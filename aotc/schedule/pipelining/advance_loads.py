@@ -113,20 +113,20 @@ class _Order:
 
     def _inputs(self, load: Op) -> list[Op] | None:
         """Return the ops to issue before a load, or None if one of them uses another load."""
-        found: dict[Op, None] = {}
+        inputs: dict[Op, None] = {}
         worklist = [load]
         while worklist:
             for source in self.sources[worklist.pop()]:
-                if source in found:
+                if source in inputs:
                     continue
                 if source in self.waiting:
                     return None
                 if source in self.left:
                     if source in self.loads or not _moves(source):
                         return None
-                    found[source] = None
+                    inputs[source] = None
                     worklist.append(source)
-        return sorted(found, key=self.numbers.__getitem__)
+        return sorted(inputs, key=self.numbers.__getitem__)
 
     def _take(self, op: Op) -> None:
         del self.left[op]

@@ -40,10 +40,10 @@ def carry_partial_sums(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every sum of a loop that threads only share after it."""
     del schedule
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
-        found = [sum_ for arg in loop.carried if (sum_ := _sum_of(loop, arg)) is not None]
-        if found:
+        sums = [sum_ for arg in loop.carried if (sum_ := _sum_of(loop, arg)) is not None]
+        if sums:
             with at(loop.loc):
-                _carry_parts(loop, found)
+                _carry_parts(loop, sums)
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ def _sum_of(loop: scf.For, arg: Value) -> _Sum | None:
     add = total.op
     if not isinstance(add, arith.Add) or add.block is not loop.body or len(total.users) != 1:
         return None
-    for kept, added in ((add.lhs, add.rhs), (add.rhs, add.lhs)):
-        factor = _factor(kept, arg)
+    for carried, added in ((add.lhs, add.rhs), (add.rhs, add.lhs)):
+        factor = _factor(carried, arg)
         reduction = added.op
         is_own = len(arg.users) == 1 and len(added.users) == 1
-        if is_own and isinstance(reduction, tile.Reduce) and (kept is arg or factor is not None):
+        if is_own and isinstance(reduction, tile.Reduce) and (carried is arg or factor is not None):
             across = _bits_of_threads(reduction)
             if _adds(reduction) and reduction.block is loop.body and across:
                 return _Sum(arg, factor, reduction, across)
@@ -110,57 +110,57 @@ def _carry_parts(loop: scf.For, sums: list[_Sum]) -> None:
     inits: list[Value] = []
     parts: list[Value] = []
     outer = Builder.before_op(loop)
-    for each in sums:
-        total = loop.body.terminator.operands[each.arg.index - 1].op
+    for partial_sum in sums:
+        total = loop.body.terminator.operands[partial_sum.arg.index - 1].op
         assert total is not None
-        place = Builder.before_op(total)
-        added = _sum_of_thread(each, place)
-        part = loop.body.add_arg(added.type, each.arg.hint)
-        kept = part if each.factor is None else _scaled(part, each, place)
-        parts.append(place(arith.Add(kept, added)).out)
+        builder = Builder.before_op(total)
+        added = _sum_of_thread(partial_sum, builder)
+        part = loop.body.add_arg(added.type, partial_sum.arg.hint)
+        scaled = part if partial_sum.factor is None else _scaled(part, partial_sum, builder)
+        parts.append(builder(arith.Add(scaled, added)).out)
         inits.append(outer(arith.Constant(0.0, added.type)).out)
     pass_on(loop.body, parts)
-    made = append_carried(loop, inits)
-    after = Builder.after_op(made)
-    for each, out in zip(sums, made.outs[-len(sums) :], strict=True):
-        old = made.outs[each.arg.index - 1]
-        combine = clone_block(each.reduction.combine, {})
-        whole = after(tile.Reduce([out], each.reduction.axis, combine)).outs[0]
+    rewritten = append_carried(loop, inits)
+    after = Builder.after_op(rewritten)
+    for partial_sum, out in zip(sums, rewritten.outs[-len(sums) :], strict=True):
+        old = rewritten.outs[partial_sum.arg.index - 1]
+        combine = clone_block(partial_sum.reduction.combine, {})
+        whole = after(tile.Reduce([out], partial_sum.reduction.axis, combine)).outs[0]
         if whole.type != old.type:
             assert isinstance(old.type, TileType)
             assert old.type.layout is not None
             whole = after(gpu.Convert(whole, old.type.layout)).out
         old.replace_all_uses_with(whole)
-    drop_unused_carried(made)
+    drop_unused_carried(rewritten)
 
 
-def _sum_of_thread(each: _Sum, place: Builder) -> Value:
+def _sum_of_thread(sum_: _Sum, builder: Builder) -> Value:
     """Return the sum of what each thread holds, with an axis for the threads that share a sum."""
-    (value,), axis = each.reduction.inputs, each.reduction.axis
-    groups = bit_groups(layout_of(value).out_bits(f"dim{axis}"), each.across)
-    parts = split_axis([value], axis, [1 << count for count, _ in groups], place)
+    (value,), axis = sum_.reduction.inputs, sum_.reduction.axis
+    groups = bit_groups(layout_of(value).out_bits(f"dim{axis}"), sum_.across)
+    parts = split_axis([value], axis, [1 << count for count, _ in groups], builder)
     for number, (_, is_across) in reversed(list(enumerate(groups))):
         if not is_across:
-            parts = reduce_in_warp(parts, axis + number, each.reduction.combine, place)
+            parts = reduce_in_warp(parts, axis + number, sum_.reduction.combine, builder)
     shape = tile_shape(parts[0])
     rest = len(tile_shape(value)) - axis - 1
     end = len(shape) - rest
     count = 1
     for extent in shape[axis:end]:
         count *= extent
-    wanted = (*shape[:axis], count, *shape[end:])
-    return parts[0] if wanted == shape else place(tile.Reshape(parts[0], wanted)).out
+    target = (*shape[:axis], count, *shape[end:])
+    return parts[0] if target == shape else builder(tile.Reshape(parts[0], target)).out
 
 
-def _scaled(part: Value, each: _Sum, place: Builder) -> Value:
+def _scaled(part: Value, sum_: _Sum, builder: Builder) -> Value:
     """Return a part times the factor of its sum."""
-    assert each.factor is not None
+    assert sum_.factor is not None
     layout, shape = layout_of(part), tile_shape(part)
-    if not is_tile(each.factor):
-        return place(arith.Mul(part, place(tile.Splat(each.factor, shape, layout)).out)).out
-    factor = place(tile.ExpandDims(each.factor, each.reduction.axis)).out
-    needed = layout.broadcast_source(tile_shape(factor))
-    if layout_of(factor) != needed:
-        factor = place(gpu.Convert(factor, needed)).out
-    factor = place(tile.Broadcast(factor, shape, layout)).out
-    return place(arith.Mul(part, factor)).out
+    if not is_tile(sum_.factor):
+        return builder(arith.Mul(part, builder(tile.Splat(sum_.factor, shape, layout)).out)).out
+    factor = builder(tile.ExpandDims(sum_.factor, sum_.reduction.axis)).out
+    target = layout.broadcast_source(tile_shape(factor))
+    if layout_of(factor) != target:
+        factor = builder(gpu.Convert(factor, target)).out
+    factor = builder(tile.Broadcast(factor, shape, layout)).out
+    return builder(arith.Mul(part, factor)).out

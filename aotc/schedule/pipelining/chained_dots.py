@@ -71,12 +71,12 @@ class DotChain:
         late = _depending(loop, [dot.out for dot in self.seconds])
         rest = [op for op in loop.body if not op.terminator and op not in ahead]
         rest = [op for op in rest if op in late or not is_pure(op)]
-        place = rest.index(self.seconds[-1]) + 1
+        position = rest.index(self.seconds[-1]) + 1
         steps = [Step(op, 1) for op in (*self.issue, *reads)]
-        steps += [Step(op) for op in rest[:place]]
+        steps += [Step(op) for op in rest[:position]]
         steps += [Step(op, 1) for op in (*self.compute, *self.fills)]
         after = [index for index, op in enumerate(rest) if isinstance(op, wgmma.WgmmaWait)][-1] + 1
-        steps += [Step(op) for op in rest[place:after]]
+        steps += [Step(op) for op in rest[position:after]]
         steps += [Step(op, 1) for op in self.fragments]
         steps += [Step(op) for op in rest[after:]]
         return LoopSchedule(loop, steps)
@@ -98,18 +98,18 @@ def find_chain(
     waits = [op for op in fed if isinstance(op, _FED) and op not in late]
     early = [op for op in fed if op not in late and is_pure(op)]
     fragments = {dot.a.op: None for dot in seconds if dot.a.op is not None}
-    kept = _without_cheap_tail(early, fragments)
-    others = (op for op in (*kept, *waits) if op not in fragments)
-    if any(value.op in fragments for op in others for value in free_operands(op)):
+    trimmed = _without_cheap_tail(early, fragments)
+    early_ops = (op for op in (*trimmed, *waits) if op not in fragments)
+    if any(value.op in fragments for op in early_ops for value in free_operands(op)):
         # They would be computed while the second dots read those of the iteration before.
         return None
-    loads = _loads_of(loop, [*kept, *fragments], {*issue, *waits, *early})
+    loads = _loads_of(loop, [*trimmed, *fragments], {*issue, *waits, *early})
     if loads is None:
         return None
     arrives = _arrivals(loop, [*firsts, *loads], seconds[0])
     order = {op: number for number, op in enumerate(loop.body)}
     reads = _reads_ahead_of_stores(loop, [op for op in loads if op not in issue])
-    compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments, *reads}
+    compute = {*waits, *loads, *arrives, *trimmed} - {*issue, *fragments, *reads}
     fills = [op for op in _fills(loop, seconds) if op not in issue and op not in loads]
     compute, fragments = (sorted(ops, key=order.__getitem__) for ops in (compute, fragments))
     return DotChain(issue, reads, compute, fills, fragments, seconds)
@@ -133,27 +133,27 @@ def _is_fed(dot: wgmma.Wgmma, fed: dict[Op, None], late: dict[Op, None]) -> bool
 
 def _forward(loop: scf.For, roots: Iterable[Value]) -> dict[Op, None]:
     """Return the ops of the loop's body that need the roots in the same iteration, in order."""
-    known: dict[Value, None] = dict.fromkeys(roots)
-    found: dict[Op, None] = {}
+    reached: dict[Value, None] = dict.fromkeys(roots)
+    users: dict[Op, None] = {}
     for op in loop.body:
-        if not op.terminator and any(value in known for value in free_operands(op)):
-            found[op] = None
-            known.update(dict.fromkeys(op.results))
-    return found
+        if not op.terminator and any(value in reached for value in free_operands(op)):
+            users[op] = None
+            reached.update(dict.fromkeys(op.results))
+    return users
 
 
 def _depending(loop: scf.For, roots: Sequence[Value]) -> dict[Op, None]:
     """Return the ops that need the roots, in the same iteration or through carried variables."""
-    known: dict[Value, None] = dict.fromkeys(roots)
+    reached: dict[Value, None] = dict.fromkeys(roots)
     while True:
-        found = _forward(loop, known)
-        results = [*known, *(value for op in found for value in op.results)]
+        users = _forward(loop, reached)
+        results = [*reached, *(value for op in users for value in op.results)]
         yields = loop.body.terminator.operands
         carried = [arg for arg, value in zip(loop.carried, yields, strict=True) if value in results]
-        new = [arg for arg in carried if arg not in known]
+        new = [arg for arg in carried if arg not in reached]
         if not new:
-            return found
-        known.update(dict.fromkeys(new))
+            return users
+        reached.update(dict.fromkeys(new))
 
 
 def _without_cheap_tail(early: Sequence[Op], fragments: dict[Op, None]) -> list[Op]:
@@ -161,23 +161,23 @@ def _without_cheap_tail(early: Sequence[Op], fragments: dict[Op, None]) -> list[
 
     A factor of each row is carried to the next iteration, not the tile that it is broadcast to.
     """
-    kept = dict.fromkeys(early)
+    trimmed = dict.fromkeys(early)
     for op in reversed(early):
         is_needed = op in fragments or any(
-            user in kept or user.terminator for value in op.results for user in value.users
+            user in trimmed or user.terminator for value in op.results for user in value.users
         )
         if not is_needed and op.has(*_CHEAP):
-            del kept[op]
-    return list(kept)
+            del trimmed[op]
+    return list(trimmed)
 
 
-def _loads_of(loop: scf.For, ops: Sequence[Op], known: Iterable[Op]) -> dict[Op, None] | None:
+def _loads_of(loop: scf.For, ops: Sequence[Op], visited: Iterable[Op]) -> dict[Op, None] | None:
     """Return the loads that ops need besides what is known; None if they need other effects.
 
     Of what a producer loads those are the wait for it and the read. If the loop writes memory, an iteration
     early a load may read what was there before.
     """
-    seen, loads = dict.fromkeys(known), dict[Op, None]()
+    seen, loads = dict.fromkeys(visited), dict[Op, None]()
     worklist = [value.op for op in ops for value in free_operands(op)]
     while worklist:
         op = worklist.pop()
@@ -214,8 +214,8 @@ def _writes(loop: scf.For) -> bool:
 
 def _arrivals(loop: scf.For, readers: Sequence[Op], second: Op) -> list[Op]:
     """Return the arrivals that give back what nothing else reads, ahead of the second dot."""
-    others = [op for op in loop.body.walk() if op.reads(Resource.SHARED) and op not in readers]
-    shared = [stage.index for stage in stages_of(others)]
+    other_reads = [op for op in loop.body.walk() if op.reads(Resource.SHARED) and op not in readers]
+    shared = [stage.index for stage in stages_of(other_reads)]
     stages = [stage for stage in stages_of(readers) if stage.index not in shared]
     return mbarrier_ops(_before(loop, second), mbarrier.MbarrierArrive, stages)
 
@@ -244,13 +244,13 @@ def mbarrier_ops(
 ) -> list[Op]:
     """Return those of ops of a kind that are on mbarriers of the stages."""
     indices = [stage.index for stage in stages]
-    found: list[Op] = []
+    mbarriers: list[Op] = []
     for op in ops:
         if isinstance(op, kind):
             stage = stage_of(op.barrier)
             if stage is not None and stage.index in indices:
-                found.append(op)
-    return found
+                mbarriers.append(op)
+    return mbarriers
 
 
 def _num_stages(stage: gpu.SharedStage) -> int:

@@ -64,10 +64,10 @@ def find_late_waits(
         return None  # a sum of several dots is waited for as the last one
     yields, accs = loop.body.terminator.operands, dict[Value, Value]()
     for out in results:
-        places = [index for index, value in enumerate(yields) if value is out]
-        if list(out.users) != [loop.body.terminator] or len(places) > 1:
+        indices = [index for index, value in enumerate(yields) if value is out]
+        if list(out.users) != [loop.body.terminator] or len(indices) > 1:
             return None
-        accs[out] = loop.carried[places[0]]
+        accs[out] = loop.carried[indices[0]]
     early = body[: body.index(issued[-1]) + 1]
     if any(acc in free_operands(op) for acc in accs.values() for op in early):
         return None
@@ -101,60 +101,60 @@ def _counts(op: mbarrier.MbarrierArrive, loop: scf.For) -> bool:
     )
 
 
-def defer_waits(found: LateWaits) -> None:
+def defer_waits(late: LateWaits) -> None:
     """Rewrite a loop. One that may run no iteration becomes an arm of a branch, with the waits after it.
 
     An edge around the loop that joins before the last wait would make ptxas serialize the MMAs (C7515).
     """
-    loop = found.loop
-    place = Builder.after_op(found.issued[-1])
-    not_first = place(arith.Compare(loop.induction, loop.lower, "ne")).out
-    for wait in found.waits:
-        args = [found.accs[out] for out in wait.outs]
+    loop = late.loop
+    builder = Builder.after_op(late.issued[-1])
+    not_first = builder(arith.Compare(loop.induction, loop.lower, "ne")).out
+    for wait in late.waits:
+        args = [late.accs[out] for out in wait.outs]
         users = [[*arg.users] for arg in args]
-        pending = wait.pending + len(found.issued)
-        made = place(wgmma.WgmmaWait(args, pending, wait.num_columns))
-        for arg, out, each in zip(args, made.outs, users, strict=True):
+        pending = wait.pending + len(late.issued)
+        deferred = builder(wgmma.WgmmaWait(args, pending, wait.num_columns))
+        for arg, out, uses in zip(args, deferred.outs, users, strict=True):
             out.hint = arg.hint
-            for user in each:
+            for user in uses:
                 user.replace_operand(arg, out)
-    for arrival in found.arrivals:
-        _release(arrival, None, place, not_first)
-    _drain(found)
-    for op in (*found.arrivals, *found.waits):
+    for arrival in late.arrivals:
+        _release(arrival, None, builder, not_first)
+    _drain(late)
+    for op in (*late.arrivals, *late.waits):
         op.erase()
 
 
-def _drain(found: LateWaits) -> None:
+def _drain(late: LateWaits) -> None:
     """Let the loop pass on dots in flight, and wait for them after it, if there is an iteration."""
-    loop = found.loop
-    for wait in found.waits:
+    loop = late.loop
+    for wait in late.waits:
         for out, value in zip(wait.outs, wait.values, strict=True):
             out.replace_all_uses_with(value)
     outer, then, otherwise = Builder.before_op(loop), Block(), Block()
     runs = outer(arith.Compare(loop.lower, loop.upper, "lt")).out
     Builder(otherwise)(scf.Yield(list(loop.init)))
-    place = Builder(then)
+    builder = Builder(then)
     blocks, loop.blocks = loop.blocks, ()
     attributes = {**loop.attributes, "unroll": loop.unroll or scf.NEVER_UNROLLED}
-    made = place(build(scf.For, loop.slots, attributes, blocks, loop.loc))
-    outs = list(made.outs)
-    for wait in found.waits:
-        ends = [found.accs[out].index - 1 for out in wait.outs]
-        drained = place(
-            wgmma.WgmmaWait([made.outs[end] for end in ends], wait.pending, wait.num_columns)
+    rewritten = builder(build(scf.For, loop.slots, attributes, blocks, loop.loc))
+    outs = list(rewritten.outs)
+    for wait in late.waits:
+        ends = [late.accs[out].index - 1 for out in wait.outs]
+        drained = builder(
+            wgmma.WgmmaWait([rewritten.outs[end] for end in ends], wait.pending, wait.num_columns)
         )
         for end, out in zip(ends, drained.outs, strict=True):
             outs[end] = out
-    for arrival in found.arrivals:
-        _release(arrival, made, place, None)
-    place(scf.Yield(outs))
+    for arrival in late.arrivals:
+        _release(arrival, rewritten, builder, None)
+    builder(scf.Yield(outs))
     branch = outer(build(scf.If, [runs], {}, [then, otherwise], loop.loc))
     loop.replace_with(branch.results)
 
 
 def _release(
-    arrival: mbarrier.MbarrierArrive, after: scf.For | None, place: Builder, enabled: Value | None
+    arrival: mbarrier.MbarrierArrive, after: scf.For | None, builder: Builder, enabled: Value | None
 ) -> None:
     """Arrive at the stage of the iteration before, or of the last one `after` the loop."""
     stage = stage_of(arrival.barrier)
@@ -162,5 +162,5 @@ def _release(
     assert isinstance(stage.buffer.type, SharedType)
     index = stage.index if after is None else after.outs[stage.index.index - 1]
     ahead = (stage.ahead - 1) % stage.buffer.type.num_stages
-    barrier = place(gpu.SharedStage(stage.buffer, index, ahead)).out
-    place(mbarrier.MbarrierArrive(barrier, arrival.count, enabled, arrival.num_ctas))
+    barrier = builder(gpu.SharedStage(stage.buffer, index, ahead)).out
+    builder(mbarrier.MbarrierArrive(barrier, arrival.count, enabled, arrival.num_ctas))

@@ -59,40 +59,40 @@ _Exchange = cluster.ClusterPermute | cluster.ClusterTranspose | cluster.ClusterR
 def expand_cluster_exchanges(kernel: Kernel, schedule: Schedule) -> None:
     """Replace every exchange by what each CTA does for it."""
     del schedule
-    found = [op for op in kernel.walk() if isinstance(op, _Exchange)]
-    if not found:
+    exchanges = [op for op in kernel.walk() if isinstance(op, _Exchange)]
+    if not exchanges:
         return
     start = Builder(kernel.body, kernel.body.first)
-    sends = any(not isinstance(op, cluster.ClusterRead) for op in found)
+    sends = any(not isinstance(op, cluster.ClusterRead) for op in exchanges)
     with at(kernel.loc):
         rank = start(grid.CtaRank()).out
-        rings = _rings(found, kernel, rank, start)
+        rings = _rings(exchanges, kernel, rank, start)
         if sends:
             start(grid.ClusterArrive())
     if sends:
-        with at(found[0].loc):
-            _first_of(found, kernel)(grid.ClusterWait())
+        with at(exchanges[0].loc):
+            _first_of(exchanges, kernel)(grid.ClusterWait())
     expansion = _Expansion(rings)
     expansion.visit(kernel.body, expansion.start)
     for received in reversed(expansion.receipts):
         _sink(received, expansion.sends)
     for received in expansion.receipts:
         _share_barrier(received[0])
-    if all(isinstance(op, cluster.ClusterTranspose) for op in found):
+    if all(isinstance(op, cluster.ClusterTranspose) for op in exchanges):
         return
     with at(kernel.loc):
         Builder.before_op(kernel.body.terminator)(grid.ClusterBarrier())
 
 
-def _first_of(found: Sequence[_Exchange], kernel: Kernel) -> Builder:
+def _first_of(exchanges: Sequence[_Exchange], kernel: Kernel) -> Builder:
     """Return the place ahead of the first exchange: before the roles, or where consumers alone come to it.
 
     A producer need not wait for other CTAs to begin. But where it has to wait for the cluster at the end, it has to
     here, too.
     """
-    first, block = found[0], kernel.body
+    first, block = exchanges[0], kernel.body
     roles_of = [op for op in first.ancestors() if isinstance(op, roles.Specialize)]
-    if roles_of and all(isinstance(op, cluster.ClusterTranspose) for op in found):
+    if roles_of and all(isinstance(op, cluster.ClusterTranspose) for op in exchanges):
         block = roles_of[0].consumers
     return Builder.before_op(enclosing_in(first, block))
 
@@ -107,70 +107,75 @@ class _Buffer:
     """The form of a tile on its way: its element, layouts in threads and in memory, and vectors."""
 
     element: ScalarType
-    held: LinearLayout
+    layout: LinearLayout
     memory: LinearLayout
     vector: int
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.held.shape
+        return self.layout.shape
 
     @property
     def has_replicas(self) -> bool:
         """Whether several threads hold the same elements."""
-        free = self.held.free_variable_masks()
+        free = self.layout.free_variable_masks()
         return any(free.get(name) for name in ("lane", "warp"))
 
 
 def _buffer_for(kind: TileType) -> _Buffer:
     assert kind.layout is not None
-    made = _buffer_of(gpu.memory_element(kind), kind.layout)
-    if made.vector * made.element.size_bytes < cluster.MIN_SENT_BYTES:
-        made = _buffer_of(grid.exchanged_type(made.element), kind.layout)
-    return made
+    buffer = _buffer_of(gpu.memory_element(kind), kind.layout)
+    if buffer.vector * buffer.element.size_bytes < cluster.MIN_SENT_BYTES:
+        buffer = _buffer_of(grid.exchanged_type(buffer.element), kind.layout)
+    return buffer
 
 
-def _buffer_of(element: ScalarType, held: LinearLayout) -> _Buffer:
-    registers = held.columns("register")
+def _buffer_of(element: ScalarType, layout: LinearLayout) -> _Buffer:
+    registers = layout.columns("register")
     first = log2_exact(_VECTOR_BYTES // element.size_bytes)
     order = (
         *registers[:first],
-        *held.columns("lane"),
-        *held.columns("warp"),
+        *layout.columns("lane"),
+        *layout.columns("warp"),
         *registers[first:],
     )
     span = gf2.Span(())
     columns = [column for column in order if span.add(column)]
-    memory = LinearLayout.from_columns([("offset", columns)], held.outs)
-    vector, _ = buffer_access(held, memory, element.bits, ("",))
-    return _Buffer(element, held, memory, vector)
+    memory = LinearLayout.from_columns([("offset", columns)], layout.outs)
+    vector, _ = buffer_access(layout, memory, element.bits, ("",))
+    return _Buffer(element, layout, memory, vector)
 
 
 def _buffer_of_parts(kind: TileType) -> _Buffer:
     """Return the form of a tile whose first axis is that of the CTAs, which are the highest offsets."""
     assert kind.layout is not None
-    held, element = kind.layout, gpu.memory_element(kind)
-    made = _parts_in_order(element, held)
-    if made.vector * element.size_bytes < cluster.MIN_SENT_BYTES:
-        made = _parts_in_order(grid.exchanged_type(element), held)
-    return made
+    layout, element = kind.layout, gpu.memory_element(kind)
+    buffer = _parts_in_order(element, layout)
+    if buffer.vector * element.size_bytes < cluster.MIN_SENT_BYTES:
+        buffer = _parts_in_order(grid.exchanged_type(element), layout)
+    return buffer
 
 
-def _parts_in_order(element: ScalarType, held: LinearLayout) -> _Buffer:
-    part_elems = math.prod(held.shape[1:])
-    registers = [column for column in held.columns("register") if column < part_elems]
+def _parts_in_order(element: ScalarType, layout: LinearLayout) -> _Buffer:
+    part_elems = math.prod(layout.shape[1:])
+    registers = [column for column in layout.columns("register") if column < part_elems]
     first = log2_exact(_VECTOR_BYTES // element.size_bytes)
-    order = (*registers[:first], *held.columns("lane"), *held.columns("warp"), *registers[first:])
+    order = (
+        *registers[:first],
+        *layout.columns("lane"),
+        *layout.columns("warp"),
+        *registers[first:],
+    )
     inside, span = [column % part_elems for column in order], gf2.Span(())
     columns = [column for column in inside if span.add(column)]
-    columns += [part_elems << bit for bit in range(log2_exact(held.shape[0]))]
-    memory = LinearLayout.from_columns([("offset", columns)], held.outs)
-    vector, _ = buffer_access(held, memory, element.bits, ("",))
-    return _Buffer(element, held, memory, min(vector, part_elems))
+    columns += [part_elems << bit for bit in range(log2_exact(layout.shape[0]))]
+    memory = LinearLayout.from_columns([("offset", columns)], layout.outs)
+    vector, _ = buffer_access(layout, memory, element.bits, ("",))
+    return _Buffer(element, layout, memory, min(vector, part_elems))
 
 
 def _rings(
-    found: Sequence[_Exchange], kernel: Kernel, rank: Value, start: Builder
+    exchanges: Sequence[_Exchange], kernel: Kernel, rank: Value, start: Builder
 ) -> dict[_Exchange, _Ring]:
     """Return the ring of each exchange; tiles that go the same way in the same form share one.
 
@@ -178,7 +183,7 @@ def _rings(
     """
     rings: dict[_Exchange, _Ring] = {}
     shared: dict[tuple[object, ...], _Ring] = {}
-    for op in found:
+    for op in exchanges:
         kind = tile_type(op, op.value)
         parts = isinstance(op, cluster.ClusterTranspose)
         form = _buffer_of_parts(kind) if parts else _buffer_for(kind)
@@ -219,7 +224,7 @@ class _Ring:
             self.warp_stride = 0 if form.has_replicas else _NUM_STAGES
             self.initial = [zero, self.ring.start]
             sources = [
-                op.to.index(each) if each in op.to else cluster.NOBODY for each in range(len(op.to))
+                op.to.index(peer) if peer in op.to else cluster.NOBODY for peer in range(len(op.to))
             ]
             self.target, self.source = (_chosen(ranks, rank, start) for ranks in (op.to, sources))
             self.gives = self.takes = None
@@ -227,20 +232,20 @@ class _Ring:
                 self.gives, self.takes = (_is_any(ranks, rank, start) for ranks in (op.to, sources))
 
 
-def _chosen(ranks: Sequence[int], rank: Value, place: Builder) -> Value:
+def _chosen(ranks: Sequence[int], rank: Value, builder: Builder) -> Value:
     """Return the element of a table of ranks that belongs to this CTA."""
-    table = sum(max(0, each) << _RANK_BITS * number for number, each in enumerate(ranks))
-    bits = place(arith.Mul(rank, place(arith.Constant(_RANK_BITS, I32)).out)).out
-    wide = place(arith.Cast(bits, U64)).out
-    shifted = place(arith.Shr(place(arith.Constant(table, U64)).out, wide)).out
-    mask = place(arith.Constant((1 << _RANK_BITS) - 1, I32)).out
-    return place(arith.And(place(arith.Cast(shifted, I32)).out, mask)).out
+    table = sum(max(0, peer) << _RANK_BITS * number for number, peer in enumerate(ranks))
+    bits = builder(arith.Mul(rank, builder(arith.Constant(_RANK_BITS, I32)).out)).out
+    wide = builder(arith.Cast(bits, U64)).out
+    shifted = builder(arith.Shr(builder(arith.Constant(table, U64)).out, wide)).out
+    mask = builder(arith.Constant((1 << _RANK_BITS) - 1, I32)).out
+    return builder(arith.And(builder(arith.Cast(shifted, I32)).out, mask)).out
 
 
-def _is_any(ranks: Sequence[int], rank: Value, place: Builder) -> Value:
+def _is_any(ranks: Sequence[int], rank: Value, builder: Builder) -> Value:
     """Return whether the element of a table of ranks that belongs to this CTA is a CTA."""
-    chosen = _chosen([int(each != cluster.NOBODY) for each in ranks], rank, place)
-    return place(arith.Compare(chosen, place(arith.Constant(0, I32)).out, "ne")).out
+    chosen = _chosen([int(peer != cluster.NOBODY) for peer in ranks], rank, builder)
+    return builder(arith.Compare(chosen, builder(arith.Constant(0, I32)).out, "ne")).out
 
 
 class _Expansion(CarriedState):
@@ -265,20 +270,20 @@ class _Expansion(CarriedState):
             return None
         ring = self.rings[op]
         first = self._first[ring.buffers]
-        place = Builder.before_op(op)
+        builder = Builder.before_op(op)
         with at(op.loc):
             if isinstance(op, cluster.ClusterPermute):
-                out, updated = self._permute(op, ring, state[first : first + 2], place)
+                out, updated = self._permute(op, ring, state[first : first + 2], builder)
             elif isinstance(op, cluster.ClusterTranspose):
-                out, updated = self._transpose(op, ring, state[first], place)
+                out, updated = self._transpose(op, ring, state[first], builder)
             else:
-                out, updated = self._read(op, ring, state[first], place)
+                out, updated = self._read(op, ring, state[first], builder)
         op.replace_with([out])
         return [*state[:first], *updated, *state[first + len(updated) :]]
 
     def indices_in(self, op: Op) -> Sequence[int]:
-        nested = (each for block in op.blocks for each in block.walk())
-        rings = (self.rings[each] for each in nested if isinstance(each, _Exchange))
+        nested = (inner for block in op.blocks for inner in block.walk())
+        rings = (self.rings[inner] for inner in nested if isinstance(inner, _Exchange))
         indices = {
             self._first[ring.buffers] + number: None
             for ring in rings
@@ -298,23 +303,23 @@ class _Expansion(CarriedState):
         return state
 
     def _permute(
-        self, op: cluster.ClusterPermute, ring: _Ring, state: State, place: Builder
+        self, op: cluster.ClusterPermute, ring: _Ring, state: State, builder: Builder
     ) -> tuple[Value, State]:
         mbarriers, form = ring.ring, ring.form
         assert mbarriers is not None
         assert mbarriers.empty is not None
         position = RingPosition(*state)
-        value = _cast(op.value, form.element, place)
+        value = _cast(op.value, form.element, builder)
         buffer, full, empty = (
-            mbarriers.stage(each, position, place)
-            for each in (ring.buffers, mbarriers.full, mbarriers.empty)
+            mbarriers.stage(ring_buffer, position, builder)
+            for ring_buffer in (ring.buffers, mbarriers.full, mbarriers.empty)
         )
-        one = place(arith.Constant(1, I32)).out
-        emptied = place(arith.Xor(position.parity, one)).out
+        unit = builder(arith.Constant(1, I32)).out
+        emptied = builder(arith.Xor(position.parity, unit)).out
         stride = ring.warp_stride
-        after = mbarriers.next(position, place)
+        after = mbarriers.next(position, builder)
         if ring.gives is not None and ring.takes is not None:
-            giving, taking, none = Builder(Block()), Builder(Block()), Builder(Block())
+            giving, taking, taking_none = Builder(Block()), Builder(Block()), Builder(Block())
             giving(mbarrier.MbarrierWait(empty, emptied, stride))
             if form.has_replicas:
                 giving(gpu.Barrier())
@@ -324,64 +329,68 @@ class _Expansion(CarriedState):
             taking(cluster.SendTile(*sent, gives=False))
             taking(mbarrier.MbarrierWait(full, position.parity, stride))
             element = _pointer(op.value)
-            load = taking(gpu.SharedLoad(buffer, form.held, form.vector, element=element))
+            load = taking(gpu.SharedLoad(buffer, form.layout, form.vector, element=element))
             taking(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride))
             taking(scf.Yield([load.out]))
-            none(scf.Yield([none(arith.Constant(0, load.out.type)).out]))
-            nothing = Builder(Block())
-            nothing(scf.Yield([]))
-            place(scf.If(ring.gives, giving.block, nothing.block))
-            taken = place(scf.If(ring.takes, taking.block, none.block)).outs[0]
-            return _cast_back(taken, op.value, place), [after.index, after.parity]
-        wait = place(mbarrier.MbarrierWait(empty, emptied, stride))
+            taking_none(scf.Yield([taking_none(arith.Constant(0, load.out.type)).out]))
+            giving_none = Builder(Block())
+            giving_none(scf.Yield([]))
+            builder(scf.If(ring.gives, giving.block, giving_none.block))
+            received = builder(scf.If(ring.takes, taking.block, taking_none.block)).outs[0]
+            return _cast_back(received, op.value, builder), [after.index, after.parity]
+        wait = builder(mbarrier.MbarrierWait(empty, emptied, stride))
         self.sends[wait] = ring.buffers
         if form.has_replicas:
             # A thread that stores nothing may still be here when the stage is emptied again.
-            self.sends[place(gpu.Barrier())] = ring.buffers
-        send = place(cluster.SendTile(value, buffer, full, ring.target, form.vector, stride))
+            self.sends[builder(gpu.Barrier())] = ring.buffers
+        send = builder(cluster.SendTile(value, buffer, full, ring.target, form.vector, stride))
         self.sends[send] = ring.buffers
-        wait = place(mbarrier.MbarrierWait(full, position.parity, stride))
-        load = place(gpu.SharedLoad(buffer, form.held, form.vector, element=_pointer(op.value)))
-        arrival = place(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride))
+        wait = builder(mbarrier.MbarrierWait(full, position.parity, stride))
+        load = builder(gpu.SharedLoad(buffer, form.layout, form.vector, element=_pointer(op.value)))
+        arrival = builder(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride))
         self.receipts.append([wait, load, arrival])
-        out = _cast_back(load.out, op.value, place)
+        out = _cast_back(load.out, op.value, builder)
         return out, [after.index, after.parity]
 
     def _transpose(
-        self, op: cluster.ClusterTranspose, ring: _Ring, parity: Value, place: Builder
+        self, op: cluster.ClusterTranspose, ring: _Ring, parity: Value, builder: Builder
     ) -> tuple[Value, State]:
         mbarriers, form = ring.ring, ring.form
         assert mbarriers is not None
         if not _happens_once(op):
-            place(grid.ClusterBarrier())
-        value = _cast(op.value, form.element, place)
-        send = place(cluster.SendParts(value, ring.buffers, mbarriers.full, ring.rank, form.vector))
+            builder(grid.ClusterBarrier())
+        value = _cast(op.value, form.element, builder)
+        send = builder(
+            cluster.SendParts(value, ring.buffers, mbarriers.full, ring.rank, form.vector)
+        )
         self.sends[send] = ring.buffers
-        wait = place(mbarrier.MbarrierWait(mbarriers.full, parity))
+        wait = builder(mbarrier.MbarrierWait(mbarriers.full, parity))
         kind = tile_type(op, op.out)
         assert kind.layout is not None
         most, _ = buffer_access(kind.layout, form.memory, form.element.bits, ("",))
         vector = min(most, math.prod(kind.shape[1:]))
-        load = place(gpu.SharedLoad(ring.buffers, kind.layout, vector, element=_pointer(op.value)))
+        load = builder(
+            gpu.SharedLoad(ring.buffers, kind.layout, vector, element=_pointer(op.value))
+        )
         self.receipts.append([wait, load])
-        following = place(arith.Xor(parity, place(arith.Constant(1, I32)).out)).out
-        return _cast_back(load.out, op.out, place), [following]
+        following = builder(arith.Xor(parity, builder(arith.Constant(1, I32)).out)).out
+        return _cast_back(load.out, op.out, builder), [following]
 
     def _read(
-        self, op: cluster.ClusterRead, ring: _Ring, index: Value, place: Builder
+        self, op: cluster.ClusterRead, ring: _Ring, index: Value, builder: Builder
     ) -> tuple[Value, State]:
         form = ring.form
-        buffer = place(gpu.SharedStage(ring.buffers, index)).out
-        value = _cast(op.value, form.element, place)
-        store = place(gpu.SharedStore(value, buffer, form.vector))
+        buffer = builder(gpu.SharedStage(ring.buffers, index)).out
+        value = _cast(op.value, form.element, builder)
+        store = builder(gpu.SharedStore(value, buffer, form.vector))
         self.sends[store] = ring.buffers
-        barrier = place(grid.ClusterBarrier())
-        load = place(
-            cluster.RemoteLoad(buffer, op.rank, form.held, form.vector, _pointer(op.value))
+        barrier = builder(grid.ClusterBarrier())
+        load = builder(
+            cluster.RemoteLoad(buffer, op.rank, form.layout, form.vector, _pointer(op.value))
         )
         self.receipts.append([barrier, load])
-        following = place(gpu.NextStage(index, _NUM_STAGES)).out
-        return _cast_back(load.out, op.value, place), [following]
+        following = builder(gpu.NextStage(index, _NUM_STAGES)).out
+        return _cast_back(load.out, op.value, builder), [following]
 
 
 def _pointer(value: Value) -> PointerType | None:
@@ -390,21 +399,21 @@ def _pointer(value: Value) -> PointerType | None:
     return kind.element if isinstance(kind.element, PointerType) else None
 
 
-def _cast(value: Value, element: ScalarType, place: Builder) -> Value:
+def _cast(value: Value, element: ScalarType, builder: Builder) -> Value:
     """Return a tile as it is sent: narrow elements, of which a thread has too few, are widened."""
     kind = value.type
     assert isinstance(kind, TileType)
     same = gpu.memory_element(kind) == element
-    return value if same else place(arith.Cast(value, element)).out
+    return value if same else builder(arith.Cast(value, element)).out
 
 
-def _cast_back(loaded: Value, like: Value, place: Builder) -> Value:
+def _cast_back(loaded: Value, like: Value, builder: Builder) -> Value:
     kind = like.type
     assert isinstance(kind, TileType)
     if loaded.type == kind:
         return loaded
     assert isinstance(kind.element, ScalarType)
-    return place(arith.Cast(loaded, kind.element)).out
+    return builder(arith.Cast(loaded, kind.element)).out
 
 
 def _sink(received: list[Op], sends: dict[Op, Value]) -> None:

@@ -75,20 +75,20 @@ def _mapped_slots(op: Op, mapping: dict[Value, Value]) -> list[Value | None]:
     return [None if value is None else mapping.get(value, value) for value in op.slots]
 
 
-def _enabled_copy(op: Op, mapping: dict[Value, Value], exists: Value, place: Builder) -> Op:
+def _enabled_copy(op: Op, mapping: dict[Value, Value], exists: Value, builder: Builder) -> Op:
     assert isinstance(op, gpu.AsyncCopy)
     pointer, buffer, mask, _ = _mapped_slots(op, mapping)
-    return place(build(gpu.AsyncCopy, [pointer, buffer, mask, exists], op.attributes, (), op.loc))
+    return builder(build(gpu.AsyncCopy, [pointer, buffer, mask, exists], op.attributes, (), op.loc))
 
 
-def _masked_load(op: Op, mapping: dict[Value, Value], exists: Value, place: Builder) -> Op:
+def _masked_load(op: Op, mapping: dict[Value, Value], exists: Value, builder: Builder) -> Op:
     assert isinstance(op, gpu.Load)
     pointer, mask, other = _mapped_slots(op, mapping)
     assert pointer is not None
     if isinstance(pointer.type, TileType):
-        exists = place(tile.Splat(exists, pointer.type.shape, pointer.type.layout)).out
-    mask = exists if mask is None else place(arith.And(mask, exists)).out
-    return place(build(gpu.Load, [pointer, mask, other], op.attributes, (), op.loc))
+        exists = builder(tile.Splat(exists, pointer.type.shape, pointer.type.layout)).out
+    mask = exists if mask is None else builder(arith.And(mask, exists)).out
+    return builder(build(gpu.Load, [pointer, mask, other], op.attributes, (), op.loc))
 
 
 _CONDITIONS: dict[type[Op], Callable[[Op, dict[Value, Value], Value, Builder], Op]] = {
@@ -113,7 +113,7 @@ def _is_unconditional(op: Op) -> bool:
     It reads shared memory, or counts commit groups, of which each iteration has one.
     """
     only_reads = all(
-        each.access == "read" and each.resource is Resource.SHARED for each in op.effects
+        effect.access == "read" and effect.resource is Resource.SHARED for effect in op.effects
     )
     return only_reads or bool(op.effects_on(Resource.COPIES, "write", "order"))
 
@@ -161,9 +161,9 @@ class _Expansion:
             distance: self._multiple_of_step(distance, outer) for distance in self.conditional
         }
         if runs is None:
-            made, _ = self._pipelined(outer)
+            pipelined, _ = self._pipelined(outer)
             outs = {
-                arg: made.outs[self._index_of(arg, 0)]
+                arg: pipelined.outs[self._index_of(arg, 0)]
                 for arg in loop.carried
                 if (arg, 0) in self.carried
             }
@@ -171,16 +171,16 @@ class _Expansion:
                 if arg in outs:
                     out.replace_all_uses_with(outs[arg])
             loop.erase()
-            return Expanded(made, outs)
+            return Expanded(pipelined, outs)
         then, otherwise = Block(), Block()
         Builder(otherwise)(scf.Yield(list(loop.init)))
         within = Builder(then)
-        made, results = self._pipelined(within)
+        pipelined, results = self._pipelined(within)
         within(scf.Yield(results))
         branch = outer(build(scf.If, [runs], {}, [then, otherwise], loop.loc))
         outs = dict(zip(loop.carried, branch.outs, strict=True))
         loop.replace_with(branch.outs)
-        return Expanded(made, outs)
+        return Expanded(pipelined, outs)
 
     def _pipelined(self, outer: Builder) -> tuple[scf.For, list[Value]]:
         """Emit all that runs if there are iterations; return the loop, and its results if peeled."""
@@ -213,8 +213,8 @@ class _Expansion:
         if unroll > 1:
             step = self._multiple_of_step(unroll, outer)
         inits = [loop.lower, bound, step, *self.inits]
-        made = outer(build(scf.For, inits, attributes, [self.block], loop.loc))
-        return made, tail.land(made.outs, outer) if tail else []
+        pipelined = outer(build(scf.For, inits, attributes, [self.block], loop.loc))
+        return pipelined, tail.land(pipelined.outs, outer) if tail else []
 
     def _multiple_of_step(self, count: int, outer: Builder) -> Value:
         step = self.loop.step
@@ -222,10 +222,10 @@ class _Expansion:
 
     def _early_indices(self, outer: Builder) -> dict[int, Value]:
         """Return the induction variable of each iteration of the prologue."""
-        found = {0: self.loop.lower}
+        indices = {0: self.loop.lower}
         for iteration in range(1, self.ahead):
-            found[iteration] = outer(arith.Add(found[iteration - 1], self.loop.step)).out
-        return found
+            indices[iteration] = outer(arith.Add(indices[iteration - 1], self.loop.step)).out
+        return indices
 
     # -- values carried --------------------------------------------------------
 
@@ -275,15 +275,15 @@ class _Expansion:
     def _learn_ahead(self, value: Value, distance: int) -> Steps[bool]:
         key = value, distance
         if key not in self._runs_ahead:
-            op, found = value.op, True
+            op, is_ahead = value.op, True
             if op in self.distances:
-                found = self.distances[op] >= distance
+                is_ahead = self.distances[op] >= distance
             elif op is not None and op.block is self.loop.body:
-                for each in free_operands(op):
-                    if not (yield self._learn_ahead(each, distance)):
-                        found = False
+                for operand in free_operands(op):
+                    if not (yield self._learn_ahead(operand, distance)):
+                        is_ahead = False
                         break
-            self._runs_ahead[key] = found
+            self._runs_ahead[key] = is_ahead
         return self._runs_ahead[key]
 
     def counts_stages(self, value: Value) -> bool:
@@ -313,8 +313,8 @@ class _Expansion:
                 if limit is not None and now >= limit:
                     continue
                 if isinstance(step.op, wgmma.WgmmaWait):
-                    done = [(op, now) for op in self._dots_of(step.op)]
-                    last = max((newer.index(each) for each in done if each in newer), default=-1)
+                    awaited = [(op, now) for op in self._dots_of(step.op)]
+                    last = max((newer.index(dot) for dot in awaited if dot in newer), default=-1)
                     newer = newer[last + 1 :]
                 elif isinstance(step.op, wgmma.Wgmma) and (number >= 0 or now >= offset):
                     newer = [] if step.op in dots and now == offset else [*newer, (step.op, now)]
@@ -341,7 +341,7 @@ class _Expansion:
 
     def _last(
         self,
-        place: Builder,
+        builder: Builder,
         enter: Callable[[Value, int], Value],
         fewest: int,
         most: int,
@@ -349,13 +349,13 @@ class _Expansion:
         """Emit the last iterations, `fewest` to `most` of them; return the results."""
         if most > fewest:
             index = enter(self.loop.induction, 0)
-            exists = place(arith.Compare(index, self.bounds[most - 1], "lt")).out
+            exists = builder(arith.Compare(index, self.bounds[most - 1], "lt")).out
             arms = Block(), Block()
             for arm, (low, high) in zip(arms, ((most, most), (fewest, most - 1)), strict=True):
                 within = Builder(arm)
                 within(scf.Yield(self._last(within, enter, low, high)))
-            return list(place(build(scf.If, [exists], {}, arms, self.loop.loc)).outs)
-        region = _Region(self, place, enter, {}, limit=most)
+            return list(builder(build(scf.If, [exists], {}, arms, self.loop.loc)).outs)
+        region = _Region(self, builder, enter, {}, limit=most)
         for copy in range(most):
             region.run(copy)
         return [region.get(arg, most, 0) for arg in self.loop.carried]
@@ -375,14 +375,14 @@ class _Tail:
             self.args[index] = self.block.add_arg(value.type, value.hint)
         return self.args[index]
 
-    def land(self, outs: Sequence[Value], place: Builder) -> list[Value]:
+    def land(self, outs: Sequence[Value], builder: Builder) -> list[Value]:
         """Move the ops to after the loop; return the results."""
         stands_for = {arg: outs[index] for index, arg in self.args.items()}
         for arg, out in stands_for.items():
             arg.replace_all_uses_with(out)
         for op in list(self.block):
             op.remove()
-            place(op)
+            builder(op)
         return [stands_for.get(value, value) for value in self.results]
 
 
@@ -398,7 +398,7 @@ class _Region:
     def __init__(
         self,
         expansion: _Expansion,
-        place: Builder,
+        builder: Builder,
         enter: Callable[[Value, int], Value],
         indices: dict[int, Value],
         *,
@@ -407,7 +407,7 @@ class _Region:
     ) -> None:
         self.expansion = expansion
         self.loop = expansion.loop
-        self.place = place
+        self.place = builder
         self.limit = limit
         self._enter = enter
         self._indices = indices
@@ -521,9 +521,9 @@ class _Region:
             if not any((value, offset) in self._values for value in op.results):
                 self._emit(op, offset, distance)
             return
-        made = self._emit(op, offset, distance)
-        if isinstance(op, wgmma.WgmmaWait) and isinstance(made, wgmma.WgmmaWait):
-            made.pending = self.expansion.pending(op, copy, self.limit)
+        copied = self._emit(op, offset, distance)
+        if isinstance(op, wgmma.WgmmaWait) and isinstance(copied, wgmma.WgmmaWait):
+            copied.pending = self.expansion.pending(op, copy, self.limit)
 
     def _emit(self, op: Op, offset: int, distance: int, exists: Value | None = None) -> Op:
         return run(self._emit_of(op, offset, distance, exists))
@@ -533,19 +533,19 @@ class _Region:
     ) -> Steps[Op]:
         with at(op.loc):
             if isinstance(op, gpu.SharedStage | gpu.NextStage) and self._counts_on(op, offset):
-                made = yield self._later_stage(op, offset, distance)
+                copied = yield self._later_stage(op, offset, distance)
             else:
                 mapping: dict[Value, Value] = {}
                 for value in free_operands(op):
                     mapping[value] = yield self._get(value, offset, distance)
                 if exists is None:
-                    made = self.place(op.clone(mapping))
+                    copied = self.place(op.clone(mapping))
                 else:
-                    made = _CONDITIONS[type(op)](op, mapping, exists, self.place)
-        for old, new in zip(op.results, made.results, strict=True):
+                    copied = _CONDITIONS[type(op)](op, mapping, exists, self.place)
+        for old, new in zip(op.results, copied.results, strict=True):
             new.hint = old.hint
             self._values[old, offset] = new
-        return made
+        return copied
 
     def _counts_on(self, op: gpu.SharedStage | gpu.NextStage, offset: int) -> bool:
         return offset > 0 and self.expansion.counts_stages(op.index)

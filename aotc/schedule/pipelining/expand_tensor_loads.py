@@ -44,21 +44,23 @@ class _Expansion(CarriedState):
         if not isinstance(op, tma.SyncLoad):
             return None
         group = list(_gather(op, self.max_group_bytes))
-        place = Builder.after_op(group[-1])
+        builder = Builder.after_op(group[-1])
         position = RingPosition(self.ring.start, *state)
         with at(op.loc):
-            loads = [(each, each.buffer, each.inputs) for each in group]
-            for made, load in zip(self.ring.fill(loads, position, place), group, strict=True):
-                made.loc = load.loc
-            self.ring.await_full(position, place)
-            after = self.ring.next(position, place)
-        for each in group:
-            each.erase()
+            loads = [(sync_load, sync_load.buffer, sync_load.inputs) for sync_load in group]
+            for async_load, load in zip(
+                self.ring.fill(loads, position, builder), group, strict=True
+            ):
+                async_load.loc = load.loc
+            self.ring.await_full(position, builder)
+            after = self.ring.next(position, builder)
+        for sync_load in group:
+            sync_load.erase()
         return [after.parity]
 
     def indices_in(self, op: Op) -> Sequence[int]:
-        nested = (each for block in op.blocks for each in block.walk())
-        return (0,) if any(isinstance(each, tma.SyncLoad) for each in nested) else ()
+        nested = (inner for block in op.blocks for inner in block.walk())
+        return (0,) if any(isinstance(inner, tma.SyncLoad) for inner in nested) else ()
 
     def hint(self, index: int) -> str:
         del index
@@ -78,15 +80,15 @@ def _gather(first: tma.SyncLoad, max_bytes: int) -> Iterator[tma.SyncLoad]:
     while op is not None:
         following = op.next
         if isinstance(op, tma.SyncLoad):
-            needed = _needed(op, passed)
+            sources = _needed(op, passed)
             left -= _buffer_bytes(op)
-            if needed is None or left < 0:
+            if sources is None or left < 0:
                 return
-            for moved in [*(each for each in passed if each in needed), op]:
-                passed.pop(moved, None)
-                moved.remove()
-                Builder.after_op(last)(moved)
-                last = moved
+            for source in [*(candidate for candidate in passed if candidate in sources), op]:
+                passed.pop(source, None)
+                source.remove()
+                Builder.after_op(last)(source)
+                last = source
             yield op
         elif _can_stand_after(op):
             passed[op] = None
@@ -105,18 +107,18 @@ def _can_stand_after(op: Op) -> bool:
 
 def _needed(load: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
     """Return what must move up with a load, or None if it depends on what was loaded."""
-    needed: dict[Op, None] = {}
+    sources: dict[Op, None] = {}
     worklist = [load]
     while worklist:
         for value in worklist.pop().operands:
             op = value.op
-            if op is None or op not in passed or op in needed:
+            if op is None or op not in passed or op in sources:
                 continue
             if op.reads(Resource.SHARED):
                 return None
-            needed[op] = None
+            sources[op] = None
             worklist.append(op)
-    return needed
+    return sources
 
 
 def _buffer_bytes(load: tma.SyncLoad) -> int:

@@ -59,4 +59,4 @@ def _slices_after(op: Op) -> list[Op]:
 def _waits(op: Op) -> bool:
     """Return whether an op or its blocks wait for copies."""
     nested = (inner for block in op.blocks for inner in block.walk())
-    return any(isinstance(each, gpu.AsyncWait) for each in (op, *nested))
+    return any(isinstance(candidate, gpu.AsyncWait) for candidate in (op, *nested))

@@ -58,7 +58,7 @@ class _Issue:
 
     def run(self) -> IssuedLoads:
         """Rewrite the loop."""
-        plan, found = self.plan, self.found
+        plan, issued = self.plan, self.found
         zero = self.outer(arith.Constant(0, I32)).out
         start = Builder(self.body, self.body.first)
         end = Builder.before_op(self.body.terminator)
@@ -73,25 +73,25 @@ class _Issue:
                 index = indices[num_stages] = self._carry(zero, "stage")
                 self.yielded.append(end(gpu.NextStage(index, num_stages)).out)
         for load, (ring, num_stages) in rings.items():
-            found.stages[load] = start(gpu.SharedStage(ring, indices[num_stages]))
-        if found.ring is not None:
-            self.full = start(gpu.SharedStage(found.ring.full, indices[plan.num_stages]))
-        for load, stage in found.stages.items():
+            issued.stages[load] = start(gpu.SharedStage(ring, indices[num_stages]))
+        if issued.ring is not None:
+            self.full = start(gpu.SharedStage(issued.ring.full, indices[plan.num_stages]))
+        for load, stage in issued.stages.items():
             assert load.buffer is not None
             load.buffer.replace_with([stage.out])
         if plan.copies:
             # All commit groups but those of the iterations that follow the current one.
-            found.waits.append(end(gpu.AsyncWait(plan.copy_distance - 1)))
-        if found.ring is not None:
-            self._wait_at(found.ring, indices[plan.num_stages], end)
+            issued.waits.append(end(gpu.AsyncWait(plan.copy_distance - 1)))
+        if issued.ring is not None:
+            self._wait_at(issued.ring, indices[plan.num_stages], end)
         for load in plan.loads.values():
-            found.issues[load] = self._issue(load)
+            issued.issues[load] = self._issue(load)
         if plan.copies:
-            found.commits.append(end(gpu.AsyncCommit()))
+            issued.commits.append(end(gpu.AsyncCommit()))
         terminator = self.body.terminator
         terminator.set_slots([*terminator.slots, *self.yielded])
         plan.loop = append_carried(plan.loop, self.inits)
-        return found
+        return issued
 
     def _carry(self, init: Value, hint: str) -> Value:
         self.inits.append(init)
@@ -113,17 +113,17 @@ class _Issue:
     def _issue(self, load: PlannedLoad) -> Op:
         """Return the op that issues a load."""
         op = load.op
-        place = Builder.before_op(op)
+        builder = Builder.before_op(op)
         if isinstance(op, tma.SyncLoad):
-            return self._issue_tensor(load, op, place)
+            return self._issue_tensor(load, op, builder)
         if not load.is_async:
             return op
         assert load.staging is not None
         pointer, mask = op.pointer, op.mask
         with at(op.loc):
             for rename in load.staging.renames:
-                pointer = _renamed(rename, pointer, place)
-                mask = None if mask is None else _renamed(rename, mask, place)
+                pointer = _renamed(rename, pointer, builder)
+                mask = None if mask is None else _renamed(rename, mask, builder)
             copy = gpu.AsyncCopy(
                 pointer,
                 self.found.stages[load].out,
@@ -133,14 +133,14 @@ class _Issue:
                 eviction=op.eviction,
                 prefetch_bytes=op.prefetch_bytes,
             )
-            place(copy)
+            builder(copy)
         load.staging.store.erase()
         for rename in reversed(load.staging.renames):
             rename.erase()
         op.erase()
         return copy
 
-    def _issue_tensor(self, load: PlannedLoad, op: tma.SyncLoad, place: Builder) -> Op:
+    def _issue_tensor(self, load: PlannedLoad, op: tma.SyncLoad, builder: Builder) -> Op:
         """Replace a tensor load by its issue, which the last one of the loop arrives for."""
         tensor_loads, stage = self.plan.tensor_loads, self.found.stages[load]
         assert self.full is not None
@@ -148,10 +148,10 @@ class _Issue:
             op.inputs, stage.out, self.full.out, arrive=load is tensor_loads[-1]
         )
         issue.loc = op.loc
-        place(issue)
+        builder(issue)
         op.erase()
         return issue
 
 
-def _renamed(rename: Op, value: Value, place: Builder) -> Value:
-    return place(rename.clone({rename.operands[0]: value})).results[0]
+def _renamed(rename: Op, value: Value, builder: Builder) -> Value:
+    return builder(rename.clone({rename.operands[0]: value})).results[0]

@@ -183,8 +183,8 @@ def _tensor_load_obstacle(loop: scf.For, load: tma.SyncLoad) -> str:
     buffer = load.buffer.op
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
         return Reason.FOREIGN_BUFFER()
-    others = [user for user in buffer.out.users if user is not load]
-    if not all(op.has(Trait.ALIAS) or reads_in_loop(op) for op in others):
+    readers = [user for user in buffer.out.users if user is not load]
+    if not all(op.has(Trait.ALIAS) or reads_in_loop(op) for op in readers):
         return Reason.SHARED_BUFFER()
     inside = list(loop.body.walk())
     if any(isinstance(op, grid.GridWait) for op in inside):
@@ -198,7 +198,10 @@ def _drop_dependents(plan: LoopPlan) -> None:
     while changed:
         changed = False
         for op, load in list(plan.loads.items()):
-            bad = next((each for each in load.slice.loads if each not in plan.loads), None)
+            bad = next(
+                (dependence for dependence in load.slice.loads if dependence not in plan.loads),
+                None,
+            )
             reason = ""
             if bad is not None:
                 reason = Reason.ADDRESS_NOT_PIPELINED(names=source_names(bad))
@@ -210,13 +213,13 @@ def _drop_dependents(plan: LoopPlan) -> None:
                 changed = True
 
 
-def _reaches(plan: LoopPlan, start: PlannedLoad, wanted: Op) -> bool:
+def _reaches(plan: LoopPlan, start: PlannedLoad, target: Op) -> bool:
     worklist, seen = list(start.slice.loads), dict.fromkeys(start.slice.loads)
     while worklist:
         op = worklist.pop()
-        if op is wanted:
+        if op is target:
             return True
-        fresh = [each for each in plan.loads[op].slice.loads if each not in seen]
+        fresh = [source for source in plan.loads[op].slice.loads if source not in seen]
         worklist += fresh
         seen.update(dict.fromkeys(fresh))
     return False
@@ -237,50 +240,54 @@ def _choose_paths(plan: LoopPlan) -> None:
         if ahead and load.staging is not None and isinstance(load.op, gpu.Load):
             load.vector = copy_vector(load.op, load.staging)
         load.distance = 0
-    used = _find_live(plan)
+    live = _find_live(plan)
     pending = list(plan.loads)
     while pending:  # users first: slices make no cycle
-        op = next(one for one in pending if all(each.op not in pending for each in users[one]))
+        op = next(
+            candidate
+            for candidate in pending
+            if all(user_op.op not in pending for user_op in users[candidate])
+        )
         pending.remove(op)
         load = plan.loads[op]
         load.distance = plan.copy_distance if load.lands else 1
         load.distance = max([load.distance, *(user.distance + 1 for user in users[op])])
         first = min((user.distance for user in users[op]), default=0)
-        load.first_use = 0 if op in used else first
+        load.first_use = 0 if op in live else first
 
 
 def _drop_unneeded(plan: LoopPlan) -> None:
     """Drop loads that only a dead carried variable needs: nothing would wait for them."""
-    used = _find_live(plan)
+    live = _find_live(plan)
     read = dict.fromkeys(value for op in plan.live for value in free_operands(op))
-    needed = {
+    live_loads = {
         op: None
         for op, load in plan.loads.items()
-        if op in used or (load.buffer is not None and load.buffer.out in read)
+        if op in live or (load.buffer is not None and load.buffer.out in read)
     }
-    worklist = list(needed)
+    worklist = list(live_loads)
     while worklist:
-        fresh = [op for op in plan.loads[worklist.pop()].slice.loads if op not in needed]
-        needed.update(dict.fromkeys(fresh))
+        fresh = [op for op in plan.loads[worklist.pop()].slice.loads if op not in live_loads]
+        live_loads.update(dict.fromkeys(fresh))
         worklist += fresh
-    plan.loads = {op: load for op, load in plan.loads.items() if op in needed}
+    plan.loads = {op: load for op, load in plan.loads.items() if op in live_loads}
 
 
 def _find_live(plan: LoopPlan) -> dict[Op, None]:
     """Fill `live` and `carried` of a plan; return the planned loads whose values the body uses."""
     loop = plan.loop
     plan.live, plan.carried = {}, {}
-    moved: dict[Op | None, None] = {
+    moving: dict[Op | None, None] = {
         op: None
         for load in plan.loads.values()
         if load.lands
         for op in (load.buffer, None if load.staging is None else load.staging.store)
     }
-    used: dict[Op, None] = {}
+    live: dict[Op, None] = {}
     results = zip(loop.carried, loop.outs, strict=True)
     worklist = [arg for arg, out in results if out.users]
     for op in loop.body:
-        if not op.terminator and op not in plan.loads and op not in moved and not _removable(op):
+        if not op.terminator and op not in plan.loads and op not in moving and not _removable(op):
             plan.live[op] = None
             worklist += free_operands(op)
     yielded = loop.body.terminator.operands
@@ -292,11 +299,11 @@ def _find_live(plan: LoopPlan) -> dict[Op, None]:
                 plan.carried[value] = None
                 worklist.append(yielded[value.index - 1])
         elif op in plan.loads:
-            used[op] = None
-        elif op.block is loop.body and op not in plan.live and op not in moved:
+            live[op] = None
+        elif op.block is loop.body and op not in plan.live and op not in moving:
             plan.live[op] = None
             worklist += free_operands(op)
-    return used
+    return live
 
 
 def _removable(op: Op) -> bool:

@@ -1,4 +1,4 @@
-"""What a pipelined loop runs, and for which iteration: the schedule of a loop, as data.
+"""Schedule of a pipelined loop, as data: its ops and their iteration distances.
 
 A schedule lists ops of a loop's body in the order in which the new body runs them, each with its
 *distance*: how many iterations ahead of the loop's own the op is. An op at distance 0 belongs to the
@@ -70,23 +70,23 @@ class LoopSchedule:
 
     def move(self, ops: Iterable[Op], before: Op | None, distance: int | None = None) -> None:
         """Let ops run before another one, or at the end, in the order given, at a distance of their own."""
-        moved = list(ops)
-        found = {step.op: step for step in self.steps if step.op in moved}
-        rest = [step for step in self.steps if step.op not in found]
-        place = next((index for index, step in enumerate(rest) if step.op is before), len(rest))
-        new = [Step(op, found[op].distance if distance is None else distance) for op in moved]
-        self.steps = [*rest[:place], *new, *rest[place:]]
+        batch = list(ops)
+        steps = {step.op: step for step in self.steps if step.op in batch}
+        rest = [step for step in self.steps if step.op not in steps]
+        position = next((index for index, step in enumerate(rest) if step.op is before), len(rest))
+        new = [Step(op, steps[op].distance if distance is None else distance) for op in batch]
+        self.steps = [*rest[:position], *new, *rest[position:]]
 
     def distances(self) -> dict[Op, int]:
         """Return the distance of every op with effects. Raises: IRError if one is listed twice."""
-        found: dict[Op, int] = {}
+        distances: dict[Op, int] = {}
         for step in self.steps:
             if is_pure(step.op):
                 continue
-            if step.op in found:
+            if step.op in distances:
                 raise IRError(f"{step.op.opcode} is scheduled twice", step.op.loc)
-            found[step.op] = step.distance
-        return found
+            distances[step.op] = step.distance
+        return distances
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps))

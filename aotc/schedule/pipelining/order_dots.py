@@ -65,11 +65,11 @@ def _has_registers(
     schedule: Schedule,
 ) -> bool:
     """Reserve what a thread holds in that order, with some to spare if there are as many."""
-    needed = most_registers(loop, [step.op for step in steps]) + ORDER_RESERVE
+    registers = most_registers(loop, [step.op for step in steps]) + ORDER_RESERVE
     if role is None:
-        return needed <= registers_of_thread(kernel, schedule.target)
+        return registers <= registers_of_thread(kernel, schedule.target)
     return any(
-        reserve_registers(needed + spare, role, kernel, schedule) for spare in (ORDER_SPARE, 0)
+        reserve_registers(registers + spare, role, kernel, schedule) for spare in (ORDER_SPARE, 0)
     )
 
 
@@ -92,7 +92,7 @@ class _Order:
 
     def found(self) -> list[Step] | None:
         """Return the steps of the loop; None if they are in that order, or some dot is in flight."""
-        inner = [op for each in self.ops for block in each.blocks for op in block.walk()]
+        inner = [op for step in self.ops for block in step.blocks for op in block.walk()]
         simple = all(len(wait.values) == 1 and not wait.pending for wait in self.waits)
         waited = {wait.values[0].op for wait in self.waits}
         if len(self.dots) < 2 or waited != {*self.dots} or not simple:
@@ -119,23 +119,25 @@ class _Order:
 
     def _hoist(self, dot: wgmma.Wgmma) -> None:
         """Move a dot and what it needs up to where the last of that is computed."""
-        needed = self._needed_by(dot)
+        sources = self._needed_by(dot)
         end = self.ops.index(dot)
         depth = self._depth(dot)
         fixed: list[Op] = [
             op for op in self.ops[:end] if isinstance(op, wgmma.Wgmma) and self._depth(op) <= depth
         ]
         fixed += [
-            op for op in needed if not is_pure(op) and not isinstance(op, mbarrier.MbarrierWait)
+            op for op in sources if not is_pure(op) and not isinstance(op, mbarrier.MbarrierWait)
         ]
-        fixed += self._before_refill([op for op in needed if isinstance(op, mbarrier.MbarrierWait)])
+        fixed += self._before_refill(
+            [op for op in sources if isinstance(op, mbarrier.MbarrierWait)]
+        )
         fixed += [op for op in self.ops[:end] if self._is_ordered(op, dot)]
         if not fixed:
             return
-        place = 1 + max(self.ops.index(op) for op in fixed)
-        moved = [op for op in self.ops[place:end] if op in needed]
-        rest = [op for op in self.ops[place:end] if op not in needed]
-        self.ops[place : end + 1] = [*moved, dot, *rest]
+        start = 1 + max(self.ops.index(op) for op in fixed)
+        hoisted = [op for op in self.ops[start:end] if op in sources]
+        rest = [op for op in self.ops[start:end] if op not in sources]
+        self.ops[start : end + 1] = [*hoisted, dot, *rest]
 
     def _before_refill(self, waits: Sequence[Op]) -> list[Op]:
         """Return the arrivals that give the stage of a ring of one back before it is waited for again."""
@@ -149,14 +151,14 @@ class _Order:
         """Return how many dots of the iteration must be complete, one after the other, before it."""
         for op in self.dots[: self.dots.index(dot) + 1]:
             if op not in self.depths:
-                needed = self._needed_by(op)
-                before = (self.depths[each] for each in self.depths if each in needed)
+                sources = self._needed_by(op)
+                before = (self.depths[source] for source in self.depths if source in sources)
                 self.depths[op] = 1 + max(before, default=-1)
         return self.depths[dot]
 
     def _needed_by(self, dot: wgmma.Wgmma) -> dict[Op, None]:
         """Return the ops of the iteration that a dot needs, waits for its stages among them."""
-        found: dict[Op, None] = {}
+        producers: dict[Op, None] = {}
         worklist: list[Op] = [dot]
         while worklist:
             op = worklist.pop()
@@ -164,10 +166,14 @@ class _Order:
             if op is dot:
                 sources += self._on_stages_of(dot, mbarrier.MbarrierWait)
             for source in sources:
-                if source is not None and source.block is self.loop.body and source not in found:
-                    found[source] = None
+                if (
+                    source is not None
+                    and source.block is self.loop.body
+                    and source not in producers
+                ):
+                    producers[source] = None
                     worklist.append(source)
-        return found
+        return producers
 
     def _on_stages_of(
         self, dot: wgmma.Wgmma, kind: type[mbarrier.MbarrierWait | mbarrier.MbarrierArrive]
@@ -175,8 +181,8 @@ class _Order:
         """Return the ops on mbarriers of what a dot reads, as far as stages tell them apart."""
         on_stages = mbarrier_ops(self.ops, kind, stages_of([dot]))
         # A ring of one stage has no index.
-        others = [op for op in self.ops if isinstance(op, kind) and _has_one_stage(op)]
-        return [*on_stages, *others]
+        on_one_stage = [op for op in self.ops if isinstance(op, kind) and _has_one_stage(op)]
+        return [*on_stages, *on_one_stage]
 
     def _sink(self, wait: wgmma.WgmmaWait) -> None:
         """Move a wait down to where it has to be; arrivals at what its dot has read go with it."""
@@ -187,10 +193,12 @@ class _Order:
         if any(_has_one_stage(op) for op in self.ops[start:end] if op in arrivals):
             refills = [op for op in self.ops[start:end] if isinstance(op, mbarrier.MbarrierWait)]
             end = min([end, *(self.ops.index(op) for op in refills if _has_one_stage(op))])
-        end = next((at for at in range(start, end) if self._is_ordered(self.ops[at], dot)), end)
-        moved = [op for op in self.ops[start + 1 : end] if op in arrivals]
-        rest = [op for op in self.ops[start + 1 : end] if op not in moved]
-        self.ops[start:end] = [*rest, wait, *moved]
+        end = next(
+            (index for index in range(start, end) if self._is_ordered(self.ops[index], dot)), end
+        )
+        sunk = [op for op in self.ops[start + 1 : end] if op in arrivals]
+        rest = [op for op in self.ops[start + 1 : end] if op not in sunk]
+        self.ops[start:end] = [*rest, wait, *sunk]
 
     def _is_ordered(self, op: Op, dot: wgmma.Wgmma) -> bool:
         """Return whether the execution of a dot may not pass an op, besides those it shares values with.
@@ -230,12 +238,12 @@ class _OwnLoads(_Order):
     def _is_ordered(self, op: Op, dot: wgmma.Wgmma) -> bool:
         buffers = [value for value in (dot.a, dot.b) if isinstance(value.type, SharedType)]
         return any(
-            each.has(Trait.BARRIER)
-            or each.orders(Resource.COPIES)
+            other.has(Trait.BARRIER)
+            or other.orders(Resource.COPIES)
             or any(
                 not effect.of
-                or any(may_alias(getattr(each, effect.of), buffer) for buffer in buffers)
-                for effect in each.effects_on(Resource.SHARED, "write")
+                or any(may_alias(getattr(other, effect.of), buffer) for buffer in buffers)
+                for effect in other.effects_on(Resource.SHARED, "write")
             )
-            for each in (op, *(inner for block in op.blocks for inner in block.walk()))
+            for other in (op, *(inner for block in op.blocks for inner in block.walk()))
         )

@@ -75,9 +75,13 @@ def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
             _issue_early(loop, dots if in_flight else dots[:1])
             if in_flight:
                 _defer_waits(accumulations)
-            fresh = [each for each in accumulations if _is_zero(loop.init[each.index])]
-            for each in fresh:
-                _begin_with_dot(loop, each)
+            fresh = [
+                accumulation
+                for accumulation in accumulations
+                if _is_zero(loop.init[accumulation.index])
+            ]
+            for accumulation in fresh:
+                _begin_with_dot(loop, accumulation)
             for op in list(loop.body):
                 if isinstance(op, wgmma.WgmmaWait) and not schedule.awaits_dots:
                     _wait_late(op)
@@ -89,7 +93,7 @@ def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
 
 def accumulations_of(loop: scf.For) -> list[_Accumulation]:
     """Return the dots of a loop that only accumulate into a carried variable."""
-    found: list[_Accumulation] = []
+    accumulations: list[_Accumulation] = []
     for op in loop.body:
         if not isinstance(op, wgmma.Wgmma) or op.acc not in loop.carried:
             continue
@@ -98,8 +102,8 @@ def accumulations_of(loop: scf.For) -> list[_Accumulation]:
             continue
         alone = list(op.acc.users) == [op] and list(wait.outs[0].users) == [loop.body.terminator]
         if alone and loop.body.terminator.operands[index] is wait.outs[0]:
-            found.append(_Accumulation(op, wait, index))
-    return found
+            accumulations.append(_Accumulation(op, wait, index))
+    return accumulations
 
 
 def may_stay_in_flight(loop: scf.For) -> bool:
@@ -119,17 +123,17 @@ def may_stay_in_flight(loop: scf.For) -> bool:
 
 def _defer_waits(accumulations: Sequence[_Accumulation]) -> None:
     """Replace the last wait by one that leaves this iteration's dots in flight."""
-    place = Builder.before_op(accumulations[-1].wait)
-    outs = [each.dot.out for each in accumulations]
-    wait = place(
+    builder = Builder.before_op(accumulations[-1].wait)
+    outs = [accumulation.dot.out for accumulation in accumulations]
+    wait = builder(
         wgmma.WgmmaWait(outs, pending=len(accumulations), num_columns=_columns(accumulations))
     )
-    for each, value in zip(accumulations, wait.outs, strict=True):
-        each.wait.replace_with([value])
+    for accumulation, value in zip(accumulations, wait.outs, strict=True):
+        accumulation.wait.replace_with([value])
 
 
 def _columns(accumulations: Sequence[_Accumulation]) -> tuple[int, ...]:
-    return tuple(each.dot.num_columns for each in accumulations)
+    return tuple(accumulation.dot.num_columns for accumulation in accumulations)
 
 
 def _stays(value: Value, loop: scf.For) -> bool:
@@ -165,59 +169,59 @@ def _issue_early(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> None:
     """
     order = {op: number for number, op in enumerate(loop.body)}
     waits = [op for op in order if op.orders(Resource.COPIES) or op.orders(Resource.MBARRIER)]
-    place = waits[-1].next if waits else None
-    if place is None or order[waits[-1]] > order[dots[0]]:
+    target = waits[-1].next if waits else None
+    if target is None or order[waits[-1]] > order[dots[0]]:
         return
-    moved: dict[Op, None] = {}
+    hoisted: dict[Op, None] = {}
     worklist: list[Op] = list(dots)
     while worklist:
         op = worklist.pop()
-        if order.get(op, 0) >= order[place] and op not in moved:
+        if order.get(op, 0) >= order[target] and op not in hoisted:
             if not is_pure(op) and not isinstance(op, wgmma.Wgmma | tma.SyncLoad):
                 return
-            moved[op] = None
+            hoisted[op] = None
             worklist += [value.op for value in free_operands(op) if value.op is not None]
             worklist += _loads_to(op)
-    loads = [order[op] for op in moved if isinstance(op, tma.SyncLoad)]
-    passed = [op for op in order if order[place] <= order[op] < max(loads, default=0)]
-    if any(op not in moved for op in fences(passed)):
+    loads = [order[op] for op in hoisted if isinstance(op, tma.SyncLoad)]
+    passed = [op for op in order if order[target] <= order[op] < max(loads, default=0)]
+    if any(op not in hoisted for op in fences(passed)):
         return
-    for op in sorted(moved, key=order.__getitem__):
-        if op is place:
+    for op in sorted(hoisted, key=order.__getitem__):
+        if op is target:
             assert op.next is not None
-            place = op.next
+            target = op.next
             continue
         op.remove()
-        loop.body.insert(op, before=place)
+        loop.body.insert(op, before=target)
 
 
 def _wait_late(wait: wgmma.WgmmaWait) -> None:
     """Sink a wait below the ops and loads that the first user of its result also needs."""
-    place = wait.next
-    while place is not None and not place.blocks and not place.terminator:
-        if any(value in wait.outs for value in place.operands):
+    target = wait.next
+    while target is not None and not target.blocks and not target.terminator:
+        if any(value in wait.outs for value in target.operands):
             break
-        if place.effects_on(None, "write", "order", "start") and not isinstance(
-            place, tma.SyncLoad
+        if target.effects_on(None, "write", "order", "start") and not isinstance(
+            target, tma.SyncLoad
         ):
             break
-        place = place.next
-    if place is not None and place is not wait.next:
+        target = target.next
+    if target is not None and target is not wait.next:
         block = wait.block
         assert block is not None
         wait.remove()
-        block.insert(wait, before=place)
+        block.insert(wait, before=target)
 
 
 def _loads_to(op: Op) -> list[Op]:
     """Return the tensor loads that bring the operands of a dot; none for other ops."""
     if not isinstance(op, wgmma.Wgmma):
         return []
-    found: list[Op] = []
+    loads: list[Op] = []
     for value in (op.a, op.b):
         for buffer in views_of(value):
-            found += [user for user in buffer.users if isinstance(user, tma.SyncLoad)]
-    return found
+            loads += [user for user in buffer.users if isinstance(user, tma.SyncLoad)]
+    return loads
 
 
 def begins_sum(dot: wgmma.Wgmma) -> bool:
@@ -232,11 +236,11 @@ def _is_zero(value: Value | None) -> bool:
 
 def _begin_with_dot(loop: scf.For, accumulation: _Accumulation) -> None:
     dot = accumulation.dot
-    place = Builder.before_op(dot)
-    later = place(arith.Compare(loop.induction, loop.lower, "ne")).out
+    builder = Builder.before_op(dot)
+    later = builder(arith.Compare(loop.induction, loop.lower, "ne")).out
     slots = [dot.a, dot.b, dot.acc, later]
-    made = place(build(wgmma.Wgmma, slots, dot.attributes, (), dot.loc))
-    dot.replace_with(made.results)
+    first_dot = builder(build(wgmma.Wgmma, slots, dot.attributes, (), dot.loc))
+    dot.replace_with(first_dot.results)
 
 
 def _guard(
@@ -252,21 +256,21 @@ def _guard(
     then, otherwise = Block(), Block()
     inits = list(loop.init)
     Builder(otherwise)(scf.Yield(inits))
-    place = Builder(then)
+    builder = Builder(then)
     starts = list(inits)
-    for each in fresh:
-        starts[each.index] = place(gpu.Undefined(inits[each.index].type)).out
+    for accumulation in fresh:
+        starts[accumulation.index] = builder(gpu.Undefined(inits[accumulation.index].type)).out
     bounds = [loop.lower, loop.upper, loop.step]
     attributes = {**loop.attributes, "unroll": loop.attributes["unroll"] or scf.NEVER_UNROLLED}
-    new = place(
+    new = builder(
         build(scf.For, [*bounds, *starts], attributes, [clone_block(loop.body, {})], loop.loc)
     )
     outs = list(new.results)
     if drain:
-        promised = [outs[each.index] for each in accumulations]
-        waited = place(wgmma.WgmmaWait(promised, num_columns=_columns(accumulations)))
-        for each, value in zip(accumulations, waited.outs, strict=True):
-            outs[each.index] = value
-    place(scf.Yield(outs))
+        promised = [outs[accumulation.index] for accumulation in accumulations]
+        waited = builder(wgmma.WgmmaWait(promised, num_columns=_columns(accumulations)))
+        for accumulation, value in zip(accumulations, waited.outs, strict=True):
+            outs[accumulation.index] = value
+    builder(scf.Yield(outs))
     branch = outer(build(scf.If, [runs], {}, [then, otherwise], loop.loc))
     loop.replace_with(branch.results)

@@ -54,11 +54,11 @@ def pipeline_loads(kernel: Kernel, schedule: Schedule) -> None:
 def _pipeline(plan: LoopPlan, kernel: Kernel) -> None:
     """Replace the loop of a plan."""
     issued = issue_loads(plan, kernel)
-    made = expand_loop(_Order(plan, issued).schedule())
+    pipelined = expand_loop(_Order(plan, issued).schedule())
     if plan.copies:
-        Builder.after_op(made.loop)(gpu.AsyncWait(0))
+        Builder.after_op(pipelined.loop)(gpu.AsyncWait(0))
     if issued.ring is not None:
-        carry_phases(made.loop, issued.ring.start, made.outs[issued.carried[-1]])
+        carry_phases(pipelined.loop, issued.ring.start, pipelined.outs[issued.carried[-1]])
 
 
 class _Order:
@@ -122,9 +122,9 @@ class _Order:
 
     def _make_ready(self, values: Iterable[Value]) -> None:
         """Load those of `values` that are in shared memory."""
-        wanted = dict.fromkeys(values)
-        loads = [op for op in self._deferred.values() if op.out in wanted]
-        stages = [value.op for value in wanted if value.op in self._stages]
+        operands = dict.fromkeys(values)
+        loads = [op for op in self._deferred.values() if op.out in operands]
+        stages = [value.op for value in operands if value.op in self._stages]
         stages += [op.buffer.op for op in loads]
         if stages and not self._waited:
             self.steps += map(Step, self.issued.waits)
@@ -147,7 +147,7 @@ class _Order:
             if load not in tensor_loads:
                 ops.append(issued.issues[load])
             elif load is tensor_loads[-1]:
-                ops += [issued.stages[each] for each in tensor_loads]
-                ops += [issued.issues[each] for each in tensor_loads]
+                ops += [issued.stages[tensor_load] for tensor_load in tensor_loads]
+                ops += [issued.issues[tensor_load] for tensor_load in tensor_loads]
             self.steps += [Step(op, load.distance) for op in ops]
         self.steps += [Step(op, plan.copy_distance) for op in issued.commits]

@@ -77,32 +77,34 @@ def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
         for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
             dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
             if dots:
-                found = _find(loop, dots)
-                if isinstance(found, _Start):
-                    found = _advance(found, role, kernel, schedule)
-                remark = Remark.MMA_NOT_PIPELINED if found else Remark.MMA_PIPELINED
-                schedule.remark(loop.loc, remark(reason=found))
+                start = _find(loop, dots)
+                if isinstance(start, _Start):
+                    start = _advance(start, role, kernel, schedule)
+                remark = Remark.MMA_NOT_PIPELINED if start else Remark.MMA_PIPELINED
+                schedule.remark(loop.loc, remark(reason=start))
 
 
 def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Schedule) -> str:
     """Rewrite a loop, or return why not."""
     issued = [op for op in start.ops if not is_pure(op)]
     chain = find_chain(start.loop, start.dots, issued)
-    others = [op for op in start.loop.body if isinstance(op, wgmma.Wgmma) and op not in start.dots]
-    if chain is None and any(map(begins_sum, others)):
-        return _advance_first(start, others, role, kernel, schedule)
+    later_dots = [
+        op for op in start.loop.body if isinstance(op, wgmma.Wgmma) and op not in start.dots
+    ]
+    if chain is None and any(map(begins_sum, later_dots)):
+        return _advance_first(start, later_dots, role, kernel, schedule)
     if chain and keeps_reference(start.loop):
-        held = [start.dots[-1].out, *(dot.a for dot in chain.seconds)]
-        if has_room_for_scores(start.loop, held, role, kernel, schedule):
-            reason = _advance_first(start, others, role, kernel, schedule)
+        live = [start.dots[-1].out, *(dot.a for dot in chain.seconds)]
+        if has_room_for_scores(start.loop, live, role, kernel, schedule):
+            reason = _advance_first(start, later_dots, role, kernel, schedule)
             if not reason:
                 return ""
     if chain and keeps_all_stages(start.dots, chain.seconds):
         return Reason.NO_STAGE_LEFT()
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
-    needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
-    if not reserve_registers(needed, role, kernel, schedule):
-        return Reason.TWO_RESULTS(registers=needed)
+    registers = _needed_registers(start, num_results=1 if chain else 2) + reserve
+    if not reserve_registers(registers, role, kernel, schedule):
+        return Reason.TWO_RESULTS(registers=registers)
     if chain:
         expand_loop(chain.schedule(start.loop))
         return ""
@@ -116,7 +118,7 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
 
 def _advance_first(
     start: _Start,
-    others: Sequence[wgmma.Wgmma],
+    later_dots: Sequence[wgmma.Wgmma],
     role: roles.Specialize,
     kernel: Kernel,
     schedule: Schedule,
@@ -131,14 +133,14 @@ def _advance_first(
     first = _start_of(loop, _awaited_sum(start.dots[0], loop))
     if not isinstance(first, _Start):
         return first
-    last = body.index(others[-1])
+    last = body.index(later_dots[-1])
     late = [op for op in body[last:] if isinstance(op, wgmma.WgmmaWait)]
-    dots = [dot for dot in others if any(dot.out in wait.values for wait in late)]
-    held = [*loop.carried, first.dots[-1].out, *(dot.a for dot in dots)]
-    held += [dot.out for dot in dots if begins_sum(dot)]
-    needed = registers_of_tiles(held) + ORDER_RESERVE
-    if not reserve_registers(needed, role, kernel, schedule):
-        return Reason.TWO_RESULTS(registers=needed)
+    dots = [dot for dot in later_dots if any(dot.out in wait.values for wait in late)]
+    live = [*loop.carried, first.dots[-1].out, *(dot.a for dot in dots)]
+    live += [dot.out for dot in dots if begins_sum(dot)]
+    registers = registers_of_tiles(live) + ORDER_RESERVE
+    if not reserve_registers(registers, role, kernel, schedule):
+        return Reason.TWO_RESULTS(registers=registers)
     deferred = find_late_waits(loop, first.dots, dots)
     if deferred is not None:
         defer_waits(deferred)
@@ -202,17 +204,17 @@ def _start_of(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
         return Reason.ONE_STAGE()
     # A fence for the dots of what has been waited for goes with the wait.
     fences = [op for op in before if isinstance(op, tma.ProxyFence) and op.prev in waits]
-    found = _slice(loop, [*dots, *waits, *fences])
-    if found is None:
+    addressing = _slice(loop, [*dots, *waits, *fences])
+    if addressing is None:
         return Reason.STAGE_OF_LATER_STEPS()
-    for op in found.ops:
+    for op in addressing.ops:
         if op not in (*dots, *waits, *fences) and not is_pure(op):
             return Reason.STAGE_DEPENDS(op=op.opcode)
     # The dots pass these ops. A load that runs an iteration late reads the same.
     for op in before:
-        if op not in found.ops and not is_unobserved(op):
+        if op not in addressing.ops and not is_unobserved(op):
             return Reason.NOT_REORDERED(op=op.opcode)
-    return replace(found, dots=dots)
+    return replace(addressing, dots=dots)
 
 
 def _awaited_sum(first: wgmma.Wgmma, loop: scf.For) -> list[wgmma.Wgmma]:
@@ -241,34 +243,34 @@ def _takes_turns(stage: Value, loop: scf.For) -> bool:
     """
     if stage.op is None or stage.op.block is not loop.body:
         return False
-    needed = _slice(loop, [stage.op])
-    return needed is None or bool(needed.state)
+    addressing = _slice(loop, [stage.op])
+    return addressing is None or bool(addressing.state)
 
 
 def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:
     """Return what ops of a loop need, in this iteration and to be ready for the next one."""
-    found: dict[Op, None] = {}
+    sources: dict[Op, None] = {}
     state: dict[int, None] = {}
     worklist: list[Op] = list(roots)
     while worklist:
         op = worklist.pop()
-        if op in found:
+        if op in sources:
             continue
         if op.blocks:
             return None
-        found[op] = None
+        sources[op] = None
         for value in op.operands:
-            needed = value
+            source = value
             if value.owner is loop.body and value.index > 0:
                 if value.index - 1 in state:
                     continue
                 state[value.index - 1] = None
-                needed = loop.body.terminator.operands[value.index - 1]
-            if needed.op is not None and needed.op.block is loop.body:
-                worklist.append(needed.op)
-            elif needed.owner is loop.body and needed.index - 1 not in state and needed.index:
+                source = loop.body.terminator.operands[value.index - 1]
+            if source.op is not None and source.op.block is loop.body:
+                worklist.append(source.op)
+            elif source.owner is loop.body and source.index - 1 not in state and source.index:
                 return None  # yielded from another variable
-    ordered = {op: None for op in loop.body if op in found}
+    ordered = {op: None for op in loop.body if op in sources}
     return _Start(loop, (), ordered, sorted(state))
 
 
@@ -276,6 +278,6 @@ def _needed_registers(start: _Start, num_results: int) -> int:
     """Return the registers that a thread holds in carried values, fragments, and results of dots."""
     added_to = [op.acc for op in start.dots]
     dots = [op.out for op in start.dots if op.out not in added_to]
-    held = [*start.loop.carried, *(dots * num_results)]
-    held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
-    return registers_of_tiles(held)
+    live = [*start.loop.carried, *(dots * num_results)]
+    live += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
+    return registers_of_tiles(live)

@@ -24,17 +24,21 @@ from aotc.schedule.remarks import Reason, Remark
 
 def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
     """Remark which loads of a loop are pipelined, which are not, and why."""
-    held = [load for load in plan.loads.values() if not load.lands]
+    in_registers = [load for load in plan.loads.values() if not load.lands]
     bulk = [load for load in plan.tensor_loads if isinstance(load.op, tma.SyncBulkLoad)]
     tensors = [load for load in plan.tensor_loads if load not in bulk]
     paths = (
         *((plan.copies, "shared memory"), (tensors, "tensor copies"), (bulk, "bulk copies")),
-        (held, "registers"),
+        (in_registers, "registers"),
     )
     for loads, way in paths:
         if loads:
             names = ", ".join(dict.fromkeys(source_names(load.op) for load in loads))
-            stages = 1 + max(load.distance for load in loads) if loads is held else plan.num_stages
+            stages = (
+                1 + max(load.distance for load in loads)
+                if loads is in_registers
+                else plan.num_stages
+            )
             text = Remark.PIPELINED(stages=stages, way=way, names=names)
             schedule.remark(plan.loop.loc, text)
     for op, reason in plan.refused.items():
@@ -47,7 +51,11 @@ def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
             reason = Reason.UNDER_BRANCH()
             text = Remark.LOAD_NOT_PIPELINED(names=source_names(op), reason=reason)
             schedule.remark(op.loc, text)
-    loads = [op for op in (*(load.op for load in held), *plan.refused) if isinstance(op, gpu.Load)]
+    loads = [
+        op
+        for op in (*(load.op for load in in_registers), *plan.refused)
+        if isinstance(op, gpu.Load)
+    ]
     _remark_narrow(loads, kernel, schedule)
 
 
@@ -67,8 +75,8 @@ def remark_no_copy(load: gpu.Load, kernel: Kernel, schedule: Schedule) -> None:
     element_bytes = gpu.memory_element(kind).size_bytes
     reason = Reason.OTHER_NOT_ZERO()
     if is_zero(load.other):
-        needed = MIN_COPY_BYTES // element_bytes
-        cause = _narrow_cause(load, kernel, AxisAnalysis(kernel), needed)
+        min_elems = MIN_COPY_BYTES // element_bytes
+        cause = _narrow_cause(load, kernel, AxisAnalysis(kernel), min_elems)
         reason = Reason.NARROW(width=load.vector * element_bytes, cause=cause)
     text = Remark.NO_CP_ASYNC(name=root_names(load.pointer), reason=reason)
     schedule.remark(load.loc, text)
@@ -102,31 +110,31 @@ def _why_no_copy(load: gpu.Load, staging: Staging, kernel: Kernel, infos: AxisAn
     return Reason.NARROW(width=width, cause=cause)
 
 
-def _narrow_cause(load: gpu.Load, kernel: Kernel, infos: AxisAnalysis, needed: int) -> str:
+def _narrow_cause(load: gpu.Load, kernel: Kernel, infos: AxisAnalysis, min_elems: int) -> str:
     """Return why neighbours are not accessed together, and what to promise so that they are."""
-    cause = _obstacle(load, infos, needed)
+    cause = _obstacle(load, infos, min_elems)
     if cause is None:
         return Reason.FEW_ELEMENTS()
-    made_of = [each for each in (load.pointer, load.mask) if each is not None]
-    holds = partial(_moves_together, load, needed)
+    made_of = [operand for operand in (load.pointer, load.mask) if operand is not None]
+    holds = partial(_moves_together, load, min_elems)
     remedy = find_promises(kernel, made_of, holds)
     return f"{cause}; {remedy}" if remedy else cause
 
 
-def _moves_together(load: gpu.Load, needed: int, infos: AxisAnalysis) -> bool:
-    return _obstacle(load, infos, needed) is None
+def _moves_together(load: gpu.Load, min_elems: int, infos: AxisAnalysis) -> bool:
+    return _obstacle(load, infos, min_elems) is None
 
 
-def _obstacle(load: gpu.Load, infos: AxisAnalysis, needed: int) -> str | None:
-    """Return why `needed` neighbours cannot be accessed together, or None if they can."""
+def _obstacle(load: gpu.Load, infos: AxisAnalysis, min_elems: int) -> str | None:
+    """Return why `min_elems` neighbours cannot be accessed together, or None if they can."""
     facts = infos[load.pointer]
     element = element_of(load.pointer.type)
     assert isinstance(element, PointerType)
     fast = max(range(facts.rank), key=lambda axis: (facts.contiguity[axis], axis))
-    if facts.contiguity[fast] < needed:
+    if facts.contiguity[fast] < min_elems:
         return Reason.NOT_CONTIGUOUS()
-    if facts.divisibility[fast] < needed * element.pointee.size_bytes:
+    if facts.divisibility[fast] < min_elems * element.pointee.size_bytes:
         return Reason.ROWS_NOT_ALIGNED(size=MIN_COPY_BYTES)
-    if load.mask is not None and infos[load.mask].constancy[fast] < needed:
+    if load.mask is not None and infos[load.mask].constancy[fast] < min_elems:
         return Reason.MASK_DIFFERS()
     return None

@@ -33,9 +33,9 @@ def prefetch_fragments(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every loop whose first dot reads what asynchronous copies brought."""
     del schedule
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
-        found = _with_fragments_ahead(loop)
-        if found is not None:
-            expand_loop(found)
+        ahead = _with_fragments_ahead(loop)
+        if ahead is not None:
+            expand_loop(ahead)
 
 
 def _with_fragments_ahead(loop: scf.For) -> LoopSchedule | None:
@@ -50,12 +50,12 @@ def _with_fragments_ahead(loop: scf.For) -> LoopSchedule | None:
     commits = [op for op in ops if isinstance(op, gpu.AsyncCommit)]
     if any(ops[op] > ops[last] for op in (*reads, *commits)) or ops[wait] > ops[dots[0]]:
         return None
-    needed = _needed(dots[0], loop.body)
+    sources = _needed(dots[0], loop.body)
     copied = [stage.buffer for op in ops if (stage := _stage_copied_to(op)) is not None]
     fragments = [
         op
         for op, stage in reads.items()
-        if op in needed and stage.buffer in copied and _is_current(stage, loop)
+        if op in sources and stage.buffer in copied and _is_current(stage, loop)
     ]
     if not fragments:
         return None
@@ -98,12 +98,12 @@ def _is_current(stage: gpu.SharedStage, loop: scf.For) -> bool:
 
 def _needed(dot: gpu.Dot, body: Block) -> dict[Op, None]:
     """Return the ops of the body that the operands of a dot are computed from."""
-    needed: dict[Op, None] = {}
+    sources: dict[Op, None] = {}
     worklist = [dot.a, dot.b]
     while worklist:
         op = worklist.pop().op
-        if op is not None and op.block is body and op not in needed:
-            needed[op] = None
+        if op is not None and op.block is body and op not in sources:
+            sources[op] = None
             if is_pure(op):
                 worklist += op.operands
-    return needed
+    return sources

@@ -30,33 +30,33 @@ def reuse_accumulators(kernel: Kernel, schedule: Schedule) -> None:
         limit = role.consumer_registers or registers_of_thread(kernel, schedule.target)
         for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
             dots = [op for op in loop.body if _begins(op)]
-            held = registers_of_tiles([value for value in loop.carried if is_tile(value)])
-            held += sum(registers_of(op.results[0]) for op in dots)
-            if len(dots) > 1 and held + DOTS_AHEAD_RESERVE > limit:
+            live_registers = registers_of_tiles([value for value in loop.carried if is_tile(value)])
+            live_registers += sum(registers_of(op.results[0]) for op in dots)
+            if len(dots) > 1 and live_registers + DOTS_AHEAD_RESERVE > limit:
                 _chain(loop.body)
 
 
 def _chain(block: Block) -> None:
     """Give each dot that begins a sum the last result that is there, and needed no longer."""
     order = {op: number for number, op in enumerate(block)}
-    done: Value | None = None
+    dead: Value | None = None
     for op in block:
         if isinstance(op, wgmma.WgmmaWait) and not op.pending and len(op.values) == 1:
-            done = op.results[0]
+            dead = op.results[0]
         elif isinstance(op, wgmma.Wgmma):
-            if _begins(op) and done is not None and _is_free(done, op, order):
+            if _begins(op) and dead is not None and _is_free(dead, op, order):
                 slots = [*op.slots]
-                slots[2] = done
+                slots[2] = dead
                 op.set_slots(slots)
-            done = None
+            dead = None
 
 
 def _begins(op: Op) -> bool:
     """Return whether a dot begins a sum, in registers that hold nothing."""
     if not isinstance(op, wgmma.Wgmma) or not isinstance(op.acc.op, gpu.Undefined):
         return False
-    made = None if op.accumulate is None else op.accumulate.op
-    return isinstance(made, arith.Constant) and not made.value
+    flag = None if op.accumulate is None else op.accumulate.op
+    return isinstance(flag, arith.Constant) and not flag.value
 
 
 def _is_free(result: Value, dot: wgmma.Wgmma, order: dict[Op, int]) -> bool:

@@ -1,4 +1,4 @@
-"""What threads exchange in an iteration, for a dot or a reduction, goes through a ring of two buffers.
+"""Double-buffer the shared-memory exchanges of dots and reductions in a loop.
 
 An operand that threads compute in an iteration reaches the dot through shared memory:
 

@@ -55,20 +55,20 @@ def _slice(op: gpu.Dot, interval: int) -> None:
     loads = len(starts) > 1 and any(operand.loads for operand in operands)
     if not loads and not interval:
         return
-    place = Builder.before_op(op)
+    builder = Builder.before_op(op)
     most = interval and max(1, interval // size)
     if registers_of(op.acc) * 2 > PROMOTION_LIMIT:
         # A sum of many slices would be live beside the accumulator, and spill.
         most = min(most, 1)
-    sum_ = _Sum(op, most, place)
-    following = [operand.part(0, size, place) for operand in operands]
+    sum_ = _Sum(op, most, builder)
+    following = [operand.part(0, size, builder) for operand in operands]
     is_ahead = _fits_twice(op, following)
     for start in starts:
         if start and not is_ahead:
-            following = [operand.part(start, size, place) for operand in operands]
+            following = [operand.part(start, size, builder) for operand in operands]
         a, b = following
         if is_ahead and start + size in starts:
-            following = [operand.part(start + size, size, place) for operand in operands]
+            following = [operand.part(start + size, size, builder) for operand in operands]
         sum_.add(a, b)
     op.replace_with([sum_.total()])
     for operand in operands:
@@ -93,8 +93,8 @@ def _fits_twice(op: gpu.Dot, parts: Sequence[Value]) -> bool:
 class _Sum:
     """Accumulate the slices of a dot: in its accumulator, or `most` apart, which are then promoted."""
 
-    def __init__(self, op: gpu.Dot, most: int, place: Builder) -> None:
-        self.op, self.place = op, place
+    def __init__(self, op: gpu.Dot, most: int, builder: Builder) -> None:
+        self.op, self.place = op, builder
         self.acc = op.acc
         self.apart: Value | None = None
         self.room = self.most = most

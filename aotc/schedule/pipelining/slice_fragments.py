@@ -103,15 +103,15 @@ def _writes_slices(parts: Parts, dot: wgmma.Wgmma, loop: scf.For) -> bool:
 def _slice(dot: wgmma.Wgmma, loop: scf.For) -> None:
     """Replace a dot by those of its slices, each but the last with a wait for the one before."""
     size, parts = _slices(dot, loop)
-    place = Builder.before_op(dot)
+    builder = Builder.before_op(dot)
     acc: Value = dot.acc
     begins: Value | None = dot.accumulate
     for start in range(0, tile_shape(dot.a)[1], size):
         if start:
-            acc = place(wgmma.WgmmaWait([acc], 1, (dot.num_columns,))).outs[0]
-        slots = [parts.part(start, size, place), dot.b, acc, begins]
+            acc = builder(wgmma.WgmmaWait([acc], 1, (dot.num_columns,))).outs[0]
+        slots = [parts.part(start, size, builder), dot.b, acc, begins]
         attributes = {**dot.attributes, "start_k": start, "size_k": size}
-        acc, begins = place(build(wgmma.Wgmma, slots, attributes, (), dot.loc)).results[0], None
+        acc, begins = builder(build(wgmma.Wgmma, slots, attributes, (), dot.loc)).results[0], None
     dot.replace_with([acc])
     parts.erase_whole()
 
@@ -134,11 +134,13 @@ def _wait_before_writes(
     dots: Sequence[wgmma.Wgmma], computed: Sequence[wgmma.Wgmma], loop: scf.For
 ) -> None:
     """Wait for the dots of the iteration before where this one first writes what they read."""
-    place = _first_write(computed, loop)
-    assert place is not None
+    first_write = _first_write(computed, loop)
+    assert first_write is not None
     order = {op: number for number, op in enumerate(loop.body)}
-    later = [dot for dot in dots if order[dot] > order[place]]
+    later = [dot for dot in dots if order[dot] > order[first_write]]
     pending, columns = len(dots) - len(later), tuple(dot.num_columns for dot in later)
-    wait = Builder.before_op(place)(wgmma.WgmmaWait([dot.acc for dot in later], pending, columns))
+    wait = Builder.before_op(first_write)(
+        wgmma.WgmmaWait([dot.acc for dot in later], pending, columns)
+    )
     for dot, acc in zip(later, wait.outs, strict=True):
         dot.replace_operand(dot.acc, acc)

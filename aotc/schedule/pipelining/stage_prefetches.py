@@ -46,7 +46,7 @@ def _prefetched(loop: scf.For) -> list[gpu.Load]:
     barriers = list(fences(loop.body))
     loads = [op for op in loop.body if isinstance(op, gpu.Load)]
     slices = {load: collect_slice(loop, load.operands) for load in loads}
-    addressing = {op: None for found in slices.values() for op in found.loads}
+    addressing = {op: None for slice_ in slices.values() for op in slice_.loads}
     return [
         load
         for load in loads
@@ -72,11 +72,11 @@ def _stage(load: gpu.Load) -> None:
     element = gpu.memory_element(kind)
     plan = plan_shared_exchange(kind.layout, kind.layout, element.bits, run_elems=load.vector)
     users = list(load.out.users)
-    place = Builder.after_op(load)
+    builder = Builder.after_op(load)
     scratch = plan.scratch.sublayout(["offset"], plan.scratch.out_dims)
-    buffer = place(gpu.SharedAlloc(element, kind.shape, scratch)).out
-    place(gpu.SharedStore(load.out, buffer, plan.store_vector_elems))
+    buffer = builder(gpu.SharedAlloc(element, kind.shape, scratch)).out
+    builder(gpu.SharedStore(load.out, buffer, plan.store_vector_elems))
     read = gpu.SharedLoad(buffer, kind.layout, plan.load_vector_elems, "", kind.element)
-    out = place(read).out
+    out = builder(read).out
     for user in users:
         user.replace_operand(load.out, out)

@@ -43,10 +43,10 @@ def take_turns(kernel: Kernel, schedule: Schedule) -> None:
         rows = [(loop, row) for loop in loops if (row := _dots_in_a_row(loop))]
         for loop, (*scoring, weighing) in rows:
             with at(weighing.loc):
-                for place in (Builder.before_op(loop), Builder.before_op(weighing)):
-                    place(wgmma.Turn("take"))
-                for place in (Builder.after_op(scoring[-1]), Builder.after_op(loop)):
-                    place(wgmma.Turn("pass"))
+                for builder in (Builder.before_op(loop), Builder.before_op(weighing)):
+                    builder(wgmma.Turn("take"))
+                for builder in (Builder.after_op(scoring[-1]), Builder.after_op(loop)):
+                    builder(wgmma.Turn("pass"))
         if rows and role.consumers.first is not None:
             with at(rows[0][1][0].loc):
                 Builder.before_op(role.consumers.first)(wgmma.Turn("begin"))
@@ -77,7 +77,7 @@ def _dots_in_a_row(loop: scf.For) -> list[wgmma.Wgmma]:
 
 def _are_chained(weighing: wgmma.Wgmma, scoring: wgmma.Wgmma, *rest: wgmma.Wgmma) -> bool:
     begins = scoring.accumulate is not None and _is_false(scoring.accumulate)
-    sums = (each.acc is before.out for before, each in pairwise((scoring, *rest)))
+    sums = (dot.acc is before.out for before, dot in pairwise((scoring, *rest)))
     return isinstance(weighing.a.type, TileType) and begins and all(sums)
 
 

@@ -99,9 +99,9 @@ def _shorten(buffer: Value, num_rows: int) -> None:
     unused_bytes = (kind.shape[0] - num_rows) * row_bytes
     attributes = {**alloc.attributes, "unused_bytes": unused_bytes}
     with at(alloc.loc):
-        made = Builder.before_op(alloc)(build(gpu.SharedAlloc, (), attributes, (), alloc.loc))
+        short = Builder.before_op(alloc)(build(gpu.SharedAlloc, (), attributes, (), alloc.loc))
     users = list(buffer.users)
-    alloc.replace_with(made.results)
+    alloc.replace_with(short.results)
     for user in users:
         if isinstance(user, gpu.SharedTrans):
             user.replace_with(
@@ -115,12 +115,12 @@ def _is_by_rows(layout: LinearLayout, num_rows: int) -> bool:
     That is so if each bit of a row's index, down to the lowest set bit of `num_rows`, is an offset
     of as many elements as all rows before it take.
     """
-    places = gf2.Span(layout.columns("offset"))
+    offsets = gf2.Span(layout.columns("offset"))
     row_elems = prod(layout.shape[1:])
     bits = range(num_rows.bit_length() - 1, -1, -1)
     last = num_rows & -num_rows
     return all(
-        places.solve(layout.pack((1 << bit, *(0 for _ in layout.shape[1:])))) == row_elems << bit
+        offsets.solve(layout.pack((1 << bit, *(0 for _ in layout.shape[1:])))) == row_elems << bit
         for bit in bits
         if 1 << bit >= last
     )

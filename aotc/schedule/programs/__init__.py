@@ -1,1 +1,1 @@
-"""Which program instances a CTA runs, and which slice of a tile each CTA of a cluster computes."""
+"""Map program instances to CTAs, and slices of tiles to the CTAs of a cluster."""

@@ -1,11 +1,11 @@
-"""Bound the registers of kernels that keep rows in registers, so that an SM holds as many CTAs as it can.
+"""Bound a thread's registers in row kernels to maximize resident CTAs.
 
-A CTA that waits for others while a row is reduced loads and stores nothing; other CTAs of its SM do
-meanwhile. ptxas does not know that: it spends registers on computing a row in larger parts. What must
-be kept across the exchanges, and a reserve, say how many CTAs an SM can hold, and so how many
-registers a thread may have. If they do not suffice, ptxas is run without the bound.
+A CTA in the middle of a row reduction waits and issues no memory accesses; other CTAs of its SM can. ptxas
+does not know this, and spends registers on computing a row in larger parts. The registers live across the
+exchanges, plus a reserve, give the number of CTAs an SM can hold, and thus a bound per thread. If the bound
+is too tight, ptxas is rerun without it.
 
-Invariant: only a kernel whose tiles are rematerialized for that, and whose config leaves the choice, is bound.
+Invariant: only kernels with rematerialized tiles are bound, and only if their config leaves the choice.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _UNIT = 8  # registers of a thread are allocated in units of so many
 
 
 def choose_occupancy(kernel: Kernel, schedule: Schedule) -> None:
-    """Say how many CTAs an SM is to hold, if that is more than one and rows are kept in registers."""
+    """Set the CTAs per SM, if rows are kept in registers and more than one CTA fits."""
     if kernel.maxnreg or not any(isinstance(op, opaque.Opaque) for op in kernel.walk()):
         return
-    needed = find_peak(kernel, _is_exchange).registers + ROW_RESERVE
+    peak = find_peak(kernel, _is_exchange).registers + ROW_RESERVE
     warps = -(-kernel.num_threads // (32 * _PARTITIONS)) * _PARTITIONS
-    registers = -(-needed // _UNIT) * _UNIT
+    registers = -(-peak // _UNIT) * _UNIT
     count = schedule.target.registers_per_sm // (32 * warps * registers)
     if count > 1:
         kernel.min_ctas_per_sm = count
 
 
 def _is_exchange(op: Op) -> bool:
-    """Return whether threads give others what they have reduced, and wait for each other next."""
+    """Return whether an op exchanges partial results of a reduction through a barrier."""
     return isinstance(op, gpu.SharedStore) or (
         op.writes(Resource.SHARED) and op.writes(Resource.MBARRIER) and len(op.operands) > 1
     )

@@ -1,13 +1,13 @@
-"""How each tile is split among the CTAs of a cluster.
+"""Choose each tile's split among the CTAs of a cluster.
 
-The CTAs of a cluster run one program instance together. A tile is *split* along an axis, of which
-each CTA has a slice, or replicated in all of them. Stores decide: dots split the
-rows of their result, so each CTA reads its own rows of A and all of B; what is computed from
-them is split alike, and so on back to the pointers. Without dots, reductions to a scalar split
-what they reduce, and the CTAs combine what each has (`Parts.exchanged`). A value that is needed both ways is computed
-both ways; only values that loops or branches pass on have one way.
+The CTAs of a cluster run one program instance together. A tile is *split* along an axis, one slice per CTA,
+or replicated in all. Stores decide: dots split the rows of their result, so each CTA reads its own rows of
+A and all of B. Values computed from the result are split alike, and so on back to the pointers. Without
+dots, reductions to a scalar split their inputs, and the CTAs combine the partial results
+(`Parts.exchanged`). A value needed both ways is computed both ways; only values passed through loops or
+branches have one way.
 
-Invariant: `Parts.needed` has, for every way that an op is needed, the ways of its operands.
+Invariant: `Parts.uses` has, for every way an op is needed, the ways of its operands.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from aotc.schedule.analysis.global_order import accessed, accessed_pointer
 from aotc.schedule.remarks import Reason
 
 Part: TypeAlias = int | None
-"""The axis along which a tile is split, or None for all of it."""
+"""The split axis of a tile, or None for the whole tile."""
 
 _MIN_PRODUCT_ROWS = 64
 
 
 @dataclass
 class Parts:
-    """The ways in which each value is needed, and how each descriptor's boxes are split.
+    """The ways each value is needed, and the split of each descriptor's boxes.
 
-    `exchanged` are reductions of slices to a scalar, which the CTAs of the cluster combine.
-    `obstacle` says why the program cannot be split; then nothing else counts.
+    `exchanged` are reductions of slices to a scalar, combined across the cluster.
+    `obstacle` gives the reason if the program cannot be split; then nothing else counts.
     """
 
-    needed: dict[Value, dict[Part, None]] = field(default_factory=dict[Value, dict[Part, None]])
+    uses: dict[Value, dict[Part, None]] = field(default_factory=dict[Value, dict[Part, None]])
     descriptors: dict[Value, Part] = field(default_factory=dict[Value, Part])
     roots: dict[Op, Part] = field(default_factory=dict[Op, Part])
     exchanged: dict[Op, None] = field(default_factory=dict[Op, None])
@@ -51,7 +51,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 
 def operand_parts(op: Op, part: Part) -> Sequence[Part] | None:
-    """Return how operands of an op must be split for its results to be, or None if impossible."""
+    """Return the operands' splits for results split along `part`, or None if impossible."""
     count = len(op.operands)
     if part is None:
         return [None] * count
@@ -83,11 +83,13 @@ def _trans(op: Op, part: int) -> Sequence[Part] | None:
 
 
 def _reshape(op: Op, part: int) -> Sequence[Part] | None:
-    """Divide the axis that begins where the result's does: slices of both are the same elements."""
+    """Split the axis beginning at the same element as the result's: both slices have equal elements."""
     source, out = shape_of(op.operands[0]), shape_of(op.results[0])
     before, extent = prod(out[:part]), out[part]
-    for axis, own in enumerate(source):
-        divides = min(own, extent) > 1 and (own % extent == 0 or extent % own == 0)
+    for axis, source_extent in enumerate(source):
+        divides = min(source_extent, extent) > 1 and (
+            source_extent % extent == 0 or extent % source_extent == 0
+        )
         if prod(source[:axis]) == before and divides:
             return [axis]
     return None
@@ -138,7 +140,7 @@ _RULES: dict[type[Op], Callable[[Any, int], Sequence[Part] | None]] = {
 
 
 def result_part(op: Op, index: int, part: int) -> Part:
-    """Return how results are split if operand `index` is, or None if that does not decide."""
+    """Return the results' split if operand `index` is split, or None if undecided."""
     out = op.results[0] if op.results else None
     for candidate in range(len(shape_of(out)) if out is not None else 0):
         operands = operand_parts(op, candidate)
@@ -151,7 +153,7 @@ def result_part(op: Op, index: int, part: int) -> Part:
 
 
 def find_parts(kernel: Kernel, num_ctas: int, *, divides: bool = True) -> Parts:
-    """Return how the kernel's tiles are split among `num_ctas` CTAs, if any of them are to be."""
+    """Return the split of the kernel's tiles among `num_ctas` CTAs."""
     search = _Search(kernel, num_ctas)
     if divides:
         search.prefer_dots()
@@ -176,7 +178,7 @@ class _Search:
     # -- forward from dots -----------------------------------------------------
 
     def prefer_dots(self) -> None:
-        """Split results of dots, and propagate that to what is computed from them."""
+        """Split results of dots, and propagate the split to their users."""
         dots = [op for op in self.kernel.walk() if isinstance(op, tile.Dot)]
         worklist: list[Value] = []
         for dot in dots:
@@ -186,7 +188,7 @@ class _Search:
         self._propagate(worklist)
 
     def prefer_rows(self) -> None:
-        """Split what is reduced to a scalar, unless the kernel has dots, which decide."""
+        """Split the inputs of reductions to a scalar, unless the kernel has dots."""
         ops = list(self.kernel.walk())
         if any(isinstance(op, tile.Dot) for op in ops):
             return
@@ -221,13 +223,13 @@ class _Search:
             elif user.results:
                 out = result_part(user, index, part)
                 if out is not None:
-                    for each in user.results:
-                        self._prefer(each, out, worklist)
+                    for out_value in user.results:
+                        self._prefer(out_value, out, worklist)
 
     # -- backward from stores --------------------------------------------------
 
     def need_root(self, op: Op) -> None:
-        """Decide for an op with an effect, and require its operands."""
+        """Choose the split of an op with side effects, and require its operands."""
         values = [value for value in op.operands if shape_of(value)]
         suggested = [self._suggested(value) for value in values]
         chosen = next((part for part in suggested if part is not None), None)
@@ -245,7 +247,7 @@ class _Search:
             self._need(value, chosen if shape_of(value) else None)
 
     def need_passed(self, op: Op) -> None:
-        """Require what controls a loop or branch, and all that it passes on."""
+        """Require a loop's or branch's bounds or condition, and all values passed through it."""
         deciding = op.slots[:3] if isinstance(op, scf.For) else op.slots[:1]
         if isinstance(op, scf.While):
             deciding = op.before.terminator.slots[:1]
@@ -254,51 +256,51 @@ class _Search:
                 self._need(value, None)
         args = op.after.args if isinstance(op, scf.While) else []
         for value in (*op.results, *args):
-            if value not in self.parts.needed:
+            if value not in self.parts.uses:
                 self._need(value, self.preferred.get(value))
 
     def _suggested(self, value: Value) -> Part:
-        """Return how the inputs of a value are split."""
+        """Return the split of a value's inputs."""
         seen: dict[Value, None] = {}
         worklist = [value]
         while worklist:
-            each = worklist.pop(0)
-            if each in seen or not shape_of(each):
+            value_ = worklist.pop(0)
+            if value_ in seen or not shape_of(value_):
                 continue
-            seen[each] = None
-            if each in self.preferred and shape_of(each) == shape_of(value):
-                return self.preferred[each]
-            if each.op is not None and each.op.has(Trait.ELEMENTWISE):
-                worklist += each.op.operands
+            seen[value_] = None
+            if value_ in self.preferred and shape_of(value_) == shape_of(value):
+                return self.preferred[value_]
+            if value_.op is not None and value_.op.has(Trait.ELEMENTWISE):
+                worklist += value_.op.operands
         return None
 
     def _is_row(self, values: Sequence[Value]) -> bool:
-        """Return whether values are of one axis, and each CTA can compute its slices by itself.
+        """Return whether values have one axis, and each CTA can compute its own slices.
 
-        What is written beside a reduced row, such as a row that is loaded again, is split as that is.
+        Other values stored with a reduced row, such as a row loaded again, are split like the row.
         """
         worklist = list(values)
         seen: dict[Value, None] = {}
         while worklist:
-            each = worklist.pop()
-            shape = shape_of(each)
-            if len(shape) == 0 or each in seen:
+            source = worklist.pop()
+            shape = shape_of(source)
+            if len(shape) == 0 or source in seen:
                 continue
-            seen[each] = None
+            seen[source] = None
             if len(shape) > 1 or shape[-1] % self.num_ctas:
                 return False
-            if each.op is None or each.op.has(Trait.CONTROL_FLOW):
-                if self.preferred.get(each) != 0:
+            if source.op is None or source.op.has(Trait.CONTROL_FLOW):
+                if self.preferred.get(source) != 0:
                     return False
                 continue
-            parts = operand_parts(each.op, 0)
+            parts = operand_parts(source.op, 0)
             if parts is None:
                 return False
-            worklist += [x for x, way in zip(each.op.operands, parts, strict=True) if way == 0]
+            worklist += [x for x, way in zip(source.op.operands, parts, strict=True) if way == 0]
         return bool(values)
 
     def _divide_descriptor(self, value: Value, part: Part) -> Part:
-        """Return how the boxes of a descriptor are split: alike in all its uses."""
+        """Return the split of a descriptor's boxes, the same in all its uses."""
         kind = value.type
         assert isinstance(kind, DescriptorType)
         if part is not None and isinstance(value.op, descriptor.DescriptorAt):
@@ -310,19 +312,19 @@ class _Search:
     def _need(self, value: Value, part: Part) -> None:
         worklist: list[tuple[Value, Part]] = [(value, part)]
         while worklist and not self.parts.obstacle:
-            each, way = worklist.pop()
-            ways = self.parts.needed.setdefault(each, {})
+            source, way = worklist.pop()
+            ways = self.parts.uses.setdefault(source, {})
             if way in ways:
                 continue
-            if way is not None and shape_of(each)[way] % self.num_ctas:
-                self.parts.obstacle = Reason.TOO_SMALL(shape=shape_of(each), slices=self.num_ctas)
+            if way is not None and shape_of(source)[way] % self.num_ctas:
+                self.parts.obstacle = Reason.TOO_SMALL(shape=shape_of(source), slices=self.num_ctas)
                 return
-            passed = each.op is None or each.op.has(Trait.CONTROL_FLOW)
-            if passed and ways and shape_of(each):
+            passed = source.op is None or source.op.has(Trait.CONTROL_FLOW)
+            if passed and ways and shape_of(source):
                 self.parts.obstacle = Reason.CARRIED_TWO_WAYS()
                 return
             ways[way] = None
-            worklist += self._operands(each, way, passed=passed)
+            worklist += self._operands(source, way, passed=passed)
 
     def _operands(self, value: Value, part: Part, *, passed: bool) -> list[tuple[Value, Part]]:
         if passed:
@@ -341,23 +343,23 @@ class _Search:
         if parts is None:
             self.parts.obstacle = Reason.NEEDS_OTHER_CTAS(op=op.opcode)
             return []
-        others = [(other, part) for other in op.results if other is not value]
-        return [*zip(op.operands, parts, strict=True), *others]
+        siblings = [(other, part) for other in op.results if other is not value]
+        return [*zip(op.operands, parts, strict=True), *siblings]
 
 
 def _is_exchange(op: tile.Reduce, num_ctas: int) -> bool:
-    """Return whether CTAs can reduce slices to scalars and combine these."""
+    """Return whether CTAs can reduce slices to scalars and combine them."""
     return all(
         len(shape_of(value)) == 1 and shape_of(value)[0] % num_ctas == 0 for value in op.inputs
     ) and all(isinstance(out.type, ScalarType) for out in op.outs)
 
 
 def _passed_on(user: Op, index: int) -> list[Value]:
-    """Return the values that operand `index` of a loop, branch or terminator becomes."""
+    """Return the values that receive operand `index` of a loop, branch or terminator."""
     parent = user.parent_op if user.terminator else user
     if isinstance(parent, scf.For):
-        at = index if user.terminator else index - 3
-        return [parent.carried[at], parent.outs[at]] if at >= 0 else []
+        position = index if user.terminator else index - 3
+        return [parent.carried[position], parent.outs[position]] if position >= 0 else []
     if isinstance(parent, scf.If) and user.terminator:
         return [parent.outs[index]]
     if isinstance(parent, scf.While):
@@ -368,16 +370,21 @@ def _passed_on(user: Op, index: int) -> list[Value]:
 
 
 def _alike(value: Value) -> list[Value]:
-    """Return the values that a loop or branch passes on as `value`, or that it passes on."""
+    """Return the values joined with `value` by a loop or branch."""
     op = value.op
     if op is None:
         assert isinstance(value.owner, Block)
         op = value.owner.parent if isinstance(value.owner.parent, Op) else None
     if isinstance(op, scf.For):
-        at = value.index - (value.op is None)
-        if at < 0:
+        position = value.index - (value.op is None)
+        if position < 0:
             return [op.lower, op.upper, op.step]
-        return [op.carried[at], op.outs[at], op.init[at], op.body.terminator.operands[at]]
+        return [
+            op.carried[position],
+            op.outs[position],
+            op.init[position],
+            op.body.terminator.operands[position],
+        ]
     if isinstance(op, scf.If):
         ends = [block.terminator.operands[value.index] for block in op.blocks]
         return [op.outs[value.index], *ends]
@@ -390,12 +397,12 @@ def _alike(value: Value) -> list[Value]:
 
 
 def axis_of_box(load: descriptor.DescriptorLoad, axis: int) -> int:
-    """Return the axis of a box that begins where an axis of the tile does, which may be several merged."""
+    """Return the box axis beginning at a tile's axis, which may merge several."""
     return load.num_dropped + axis + (load.num_merged if axis > 0 else 0)
 
 
 def part_type(kind: DescriptorType, part: Part, num_ctas: int) -> DescriptorType:
-    """Return a descriptor of the slice of its box that one CTA of a cluster accesses."""
+    """Return the descriptor type for one CTA's slice of the box."""
     if part is None:
         return kind
     block = list(kind.block)

@@ -1,17 +1,16 @@
 """Split a program's tiles across the CTAs of a cluster.
 
-With `num_ctas` above 1 a program is run by a cluster of as many CTAs. `cta_split` says which
-tiles are split and how; here the kernel becomes that of one CTA: split tiles are smaller,
-and index computations (ranges, coordinates of descriptors) begin where the CTA's slice does. A
-replicated value is stored by the first CTA. Where a program cannot be split, all
-CTAs compute all of it, which is right and no faster; a remark says so.
+With `num_ctas` above 1 a program is run by a cluster of as many CTAs. `cta_split` chooses the split of each
+tile; this pass rewrites the kernel for one CTA. Split tiles are smaller, and index computations (ranges,
+coordinates of descriptors) begin at the CTA's slice. A replicated value is stored by the first CTA. If a
+program cannot be split, all CTAs compute all of it, correct but no faster, and a remark is given.
 
-What a row is reduced to is combined by a `grid.cluster_reduce` of what each CTA's slice was reduced to.
-The result of an atomic of a scalar goes from the first CTA to all by one, too; a program that uses the result
-of an atomic of a tile runs in one CTA. A replicated tile of a descriptor is multicast: each CTA loads a slice of it, for all. A kernel that
-`runs_by_cta` is one CTA's already.
+A row reduction reduces each CTA's slice, and combines the partial results by a `grid.cluster_reduce`. The
+result of a scalar atomic is sent from the first CTA to all in the same way. A program using the result of a
+tile's atomic runs in one CTA. A replicated tile of a descriptor is multicast: each CTA loads one slice for
+all. A kernel that `runs_by_cta` is written for one CTA already.
 
-Invariant: together the CTAs store what the program stored, each element once.
+Invariant: together the CTAs store each element of the program once.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ from aotc.schedule.remarks import Remark
 
 
 def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite the kernel of a program as that of one CTA of its cluster."""
+    """Rewrite a program's kernel for one CTA of its cluster."""
     num_ctas = schedule.config.num_ctas
     if num_ctas == 1 or kernel.runs_by_cta:
         return
     for op in kernel.walk():
-        used = op.writes(Resource.GLOBAL) and any(value.users for value in op.results)
+        is_used = op.writes(Resource.GLOBAL) and any(value.users for value in op.results)
         is_atomic = isinstance(op, tile.AtomicRmw | tile.AtomicCas)
-        if (used and not is_atomic) or op.has(Trait.BARRIER) or op.writes(Resource.OUTPUT):
+        if (is_used and not is_atomic) or op.has(Trait.BARRIER) or op.writes(Resource.OUTPUT):
             raise CompileError(
                 f"num_ctas = {num_ctas}: {op.opcode} is not shared by the CTAs of a cluster",
                 op.loc,
@@ -71,13 +70,13 @@ def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _is_used_tile(op: Op) -> bool:
-    """Return whether an op is an atomic of a tile, and its results are used."""
+    """Return whether an op is an atomic of a tile with used results."""
     is_atomic = isinstance(op, tile.AtomicRmw | tile.AtomicCas)
     return is_atomic and any(value.users and shape_of(value) for value in op.results)
 
 
 class _Distribution:
-    """Copy the kernel op by op, each in the ways in which it is needed."""
+    """Copy the kernel op by op, once for each way an op is needed."""
 
     def __init__(self, kernel: Kernel, parts: Parts, num_ctas: int) -> None:
         self.kernel = kernel
@@ -93,17 +92,17 @@ class _Distribution:
         for arg in old.args:
             kind = self._own_type(arg) if isinstance(arg.type, DescriptorType) else arg.type
             self.made[arg, None] = new.add_arg(kind, arg.hint)
-        place = Builder(new)
+        builder = Builder(new)
         with at(self.kernel.loc):
-            self.rank = place(grid.CtaRank()).out
-        self._copy_block(old, place)
-        place(old.terminator.clone({}))
+            self.rank = builder(grid.CtaRank()).out
+        self._copy_block(old, builder)
+        builder(old.terminator.clone({}))
         self.kernel.body = new
         new.parent = self.kernel
         old.clear()
 
     def _own_type(self, value: Value) -> DescriptorType:
-        """Return the type of a descriptor as one CTA uses it."""
+        """Return a descriptor's type for one CTA."""
         kind = value.type
         assert isinstance(kind, DescriptorType)
         part = self.parts.descriptors.get(value)
@@ -112,10 +111,10 @@ class _Distribution:
         return part_type(kind, part, self.num_ctas)
 
     def _is_shared(self, value: Value) -> bool:
-        """Return whether loads of a descriptor can be multicast: only ever loaded, and big.
+        """Return whether loads of a descriptor can be multicast: only ever loaded, and large enough.
 
-        Axes of one element before the one that is cut are no axes of the tiles. Axes that a load merges are in
-        one box with all that they have, so they are not cut.
+        Unit axes before the split axis are no axes of the tiles. Axes merged by a load are whole in one box, so
+        they are not split.
         """
         kind = value.type
         assert isinstance(kind, DescriptorType)
@@ -138,40 +137,40 @@ class _Distribution:
         return self.made[value, part if shape_of(value) else None]
 
     def _ways(self, value: Value) -> list[Part]:
-        return list(self.parts.needed.get(value, ()))
+        return list(self.parts.uses.get(value, ()))
 
     def _way(self, value: Value) -> Part:
-        return next(iter(self.parts.needed.get(value, {None: None})))
+        return next(iter(self.parts.uses.get(value, {None: None})))
 
-    def _start(self, extent: int, place: Builder) -> Value:
-        """Return where the CTA's slice of `extent` elements begins."""
+    def _start(self, extent: int, builder: Builder) -> Value:
+        """Return the start of the CTA's slice of `extent` elements."""
         assert self.rank is not None
-        size = place(arith.Constant(extent // self.num_ctas, I32)).out
-        return place(arith.Mul(self.rank, size)).out
+        size = builder(arith.Constant(extent // self.num_ctas, I32)).out
+        return builder(arith.Mul(self.rank, size)).out
 
     # -- ops -------------------------------------------------------------------
 
-    def _copy_block(self, source: Block, place: Builder) -> None:
+    def _copy_block(self, source: Block, builder: Builder) -> None:
         for op in source:
             with at(op.loc):
                 if op.terminator:
                     continue
                 if isinstance(op, scf.For):
-                    self._copy_for(op, place)
+                    self._copy_for(op, builder)
                 elif isinstance(op, scf.If):
-                    self._copy_if(op, place)
+                    self._copy_if(op, builder)
                 elif isinstance(op, scf.While):
-                    self._copy_while(op, place)
+                    self._copy_while(op, builder)
                 elif op in self.parts.roots:
-                    self._copy_root(op, place)
+                    self._copy_root(op, builder)
                 else:
                     for part in self._needed_ways(op):
-                        self._copy(op, part, place)
+                        self._copy(op, part, builder)
 
     def _needed_ways(self, op: Op) -> list[Part]:
         return list(dict.fromkeys(way for value in op.results for way in self._ways(value)))
 
-    def _copy(self, op: Op, part: Part, place: Builder) -> None:
+    def _copy(self, op: Op, part: Part, builder: Builder) -> None:
         """Copy an op whose results are split along `part`."""
         exchanged = op in self.parts.exchanged
         parts = [0] * len(op.operands) if exchanged else operand_parts(op, part)
@@ -181,70 +180,70 @@ class _Distribution:
         rule = _RULES.get(type(op))
         if isinstance(op, descriptor.DescriptorOf):
             kind = self._own_type(op.out)
-            results = place(op.clone(mapping, shape=kind.block, num_parts=kind.num_parts)).results
+            results = builder(op.clone(mapping, shape=kind.block, num_parts=kind.num_parts)).results
         elif part is not None and rule is not None:
-            results = rule(self, op, part, mapping, place)
+            results = rule(self, op, part, mapping, builder)
         elif len(mapping) == len(values):
-            results = place(op.clone(mapping)).results
+            results = builder(op.clone(mapping)).results
         else:
             # One value may be needed in two ways: an accumulator that is an operand as well.
-            given = iter(values)
-            slots = [None if slot is None else next(given) for slot in op.slots]
+            operands = iter(values)
+            slots = [None if slot is None else next(operands) for slot in op.slots]
             blocks = [clone_block(block, {}) for block in op.blocks]
-            results = place(build(type(op), slots, op.attributes, blocks, op.loc)).results
+            results = builder(build(type(op), slots, op.attributes, blocks, op.loc)).results
         if exchanged:
             assert isinstance(op, tile.Reduce)
-            results = place(grid.ClusterReduce(results, clone_block(op.combine, {}))).results
+            results = builder(grid.ClusterReduce(results, clone_block(op.combine, {}))).results
         for old, new in zip(op.results, results, strict=True):
             new.hint = old.hint
             self.made[old, part if shape_of(old) else None] = new
 
-    def _copy_root(self, op: Op, place: Builder) -> None:
+    def _copy_root(self, op: Op, builder: Builder) -> None:
         part = self.parts.roots[op]
         mapping = {value: self._get(value, part) for value in op.operands}
         slots = [None if slot is None else mapping[slot] for slot in op.slots]
         if isinstance(op, descriptor.DescriptorWrite):
-            slots[2:] = self._shift(op.coords, part, op.descriptor.type, mapping, place)
-        made = build(type(op), slots, op.attributes, (), op.loc)
+            slots[2:] = self._shift(op.coords, part, op.descriptor.type, mapping, builder)
+        copy = build(type(op), slots, op.attributes, (), op.loc)
         if part is not None or not op.writes(Resource.GLOBAL):
-            place(made)  # what writes nothing, such as an assertion, is for all CTAs
+            builder(copy)  # an op without writes, such as an assertion, runs in all CTAs
             return
         is_atomic = isinstance(op, tile.AtomicRmw | tile.AtomicCas)
         if is_atomic and not shape_of(op.out) and op.sem in ("release", "acq_rel"):
-            # It comes after what all CTAs did.
-            place(gpu.Fence(op.scope))
-            place(grid.ClusterBarrier())
+            # Order it after earlier accesses of all CTAs.
+            builder(gpu.Fence(op.scope))
+            builder(grid.ClusterBarrier())
         if any(value.users for value in op.results):
-            self._share(op, made, place)
+            self._share(op, copy, builder)
             return
         then, otherwise = Block(), Block()
-        Builder(then)(made)
+        Builder(then)(copy)
         for block in (then, otherwise):
             Builder(block)(scf.Yield([]))
-        place(build(scf.If, [self._is_first(place)], {}, [then, otherwise], op.loc))
+        builder(build(scf.If, [self._is_first(builder)], {}, [then, otherwise], op.loc))
 
-    def _is_first(self, place: Builder) -> Value:
+    def _is_first(self, builder: Builder) -> Value:
         assert self.rank is not None
-        zero = place(arith.Constant(0, I32)).out
-        return place(arith.Compare(self.rank, zero, "eq")).out
+        zero = builder(arith.Constant(0, I32)).out
+        return builder(arith.Compare(self.rank, zero, "eq")).out
 
-    def _share(self, op: Op, made: Op, place: Builder) -> None:
-        """Let the first CTA update a scalar in memory, and all have its result, after which they go on."""
+    def _share(self, op: Op, copy: Op, builder: Builder) -> None:
+        """Update a scalar in memory by the first CTA, and send the result to all, synchronizing them."""
         assert isinstance(op, tile.AtomicRmw | tile.AtomicCas)
         then, otherwise = Block(), Block()
-        Builder(then)(made)
-        Builder(then)(scf.Yield(list(made.results)))
+        Builder(then)(copy)
+        Builder(then)(scf.Yield(list(copy.results)))
         kind = op.out.type
         assert isinstance(kind, ScalarType)
         Builder(otherwise)(scf.Yield([Builder(otherwise)(arith.Constant(0, kind)).out]))
-        branch = place(build(scf.If, [self._is_first(place)], {}, [then, otherwise], op.loc))
+        branch = builder(build(scf.If, [self._is_first(builder)], {}, [then, otherwise], op.loc))
         combine = Block([kind, kind])
         Builder(combine)(scf.Yield([combine.args[0]]))
-        (shared,) = place(grid.ClusterReduce(branch.results, combine)).results
+        (shared,) = builder(grid.ClusterReduce(branch.results, combine)).results
         if op.sem in ("acquire", "acq_rel"):
-            # A scalar that is sent orders no accesses of global memory.
-            place(grid.ClusterBarrier())
-            place(gpu.Fence(op.scope))
+            # Sending a scalar orders no accesses to global memory.
+            builder(grid.ClusterBarrier())
+            builder(gpu.Fence(op.scope))
         shared.hint = op.out.hint
         self.made[op.out, None] = shared
 
@@ -254,14 +253,16 @@ class _Distribution:
         part: Part,
         kind: object,
         mapping: dict[Value, Value],
-        place: Builder,
+        builder: Builder,
     ) -> list[Value]:
         """Return the coordinates of the CTA's slice of a descriptor's box."""
-        moved = [mapping[coord] for coord in coords]
+        shifted = [mapping[coord] for coord in coords]
         if part is not None:
             assert isinstance(kind, DescriptorType)
-            moved[part] = place(arith.Add(moved[part], self._start(kind.block[part], place))).out
-        return moved
+            shifted[part] = builder(
+                arith.Add(shifted[part], self._start(kind.block[part], builder))
+            ).out
+        return shifted
 
     # -- control flow ----------------------------------------------------------
 
@@ -270,7 +271,7 @@ class _Distribution:
             after.hint = before.hint
             self.made[before, self._way(before) if shape_of(before) else None] = after
 
-    def _copy_for(self, op: scf.For, place: Builder) -> None:
+    def _copy_for(self, op: scf.For, builder: Builder) -> None:
         inits = [
             self._get(value, self._way(arg)) for value, arg in zip(op.init, op.carried, strict=True)
         ]
@@ -280,10 +281,10 @@ class _Distribution:
         ends = zip(op.body.terminator.operands, op.carried, strict=True)
         Builder(body)(scf.Yield([self._get(value, self._way(arg)) for value, arg in ends]))
         bounds = [self._get(value, None) for value in (op.lower, op.upper, op.step)]
-        made = place(build(scf.For, [*bounds, *inits], op.attributes, [body], op.loc))
-        self._bind(op.outs, made.outs)
+        copy = builder(build(scf.For, [*bounds, *inits], op.attributes, [body], op.loc))
+        self._bind(op.outs, copy.outs)
 
-    def _copy_if(self, op: scf.If, place: Builder) -> None:
+    def _copy_if(self, op: scf.If, builder: Builder) -> None:
         arms: list[Block] = []
         for arm in op.blocks:
             copied = Block()
@@ -291,10 +292,10 @@ class _Distribution:
             ends = zip(arm.terminator.operands, op.outs, strict=True)
             Builder(copied)(scf.Yield([self._get(value, self._way(out)) for value, out in ends]))
             arms.append(copied)
-        made = place(build(scf.If, [self._get(op.condition, None)], {}, arms, op.loc))
-        self._bind(op.outs, made.outs)
+        copy = builder(build(scf.If, [self._get(op.condition, None)], {}, arms, op.loc))
+        self._bind(op.outs, copy.outs)
 
-    def _copy_while(self, op: scf.While, place: Builder) -> None:
+    def _copy_while(self, op: scf.While, builder: Builder) -> None:
         inits = [
             self._get(value, self._way(arg))
             for value, arg in zip(op.init, op.before.args, strict=True)
@@ -313,8 +314,8 @@ class _Distribution:
         self._copy_block(op.after, Builder(after))
         ends = zip(op.after.terminator.operands, op.before.args, strict=True)
         Builder(after)(scf.Yield([self._get(value, self._way(arg)) for value, arg in ends]))
-        made = place(build(scf.While, inits, op.attributes, [before, after], op.loc))
-        self._bind(op.outs, made.outs)
+        copy = builder(build(scf.While, inits, op.attributes, [before, after], op.loc))
+        self._bind(op.outs, copy.outs)
 
     # -- ops that index elements -----------------------------------------------
 
@@ -324,7 +325,7 @@ class _Distribution:
         return tuple(shape)
 
     def constant(
-        self, op: Op, part: int, mapping: dict[Value, Value], place: Builder
+        self, op: Op, part: int, mapping: dict[Value, Value], builder: Builder
     ) -> list[Value]:
         """A smaller tile of the same."""
         del mapping
@@ -332,24 +333,28 @@ class _Distribution:
         assert isinstance(kind, TileType)
         cut = replace(kind, shape=self._cut(op.results[0], part))
         if isinstance(op, arith.Constant):
-            return [place(arith.Constant(op.value, cut)).out]
-        return [place(gpu.Undefined(cut)).out]
+            return [builder(arith.Constant(op.value, cut)).out]
+        return [builder(gpu.Undefined(cut)).out]
 
-    def shaped(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
-        """An op that is told the shape of its result."""
-        return list(place(op.clone(mapping, shape=self._cut(op.results[0], part))).results)
+    def shaped(
+        self, op: Op, part: int, mapping: dict[Value, Value], builder: Builder
+    ) -> list[Value]:
+        """An op with its result shape as an attribute."""
+        return list(builder(op.clone(mapping, shape=self._cut(op.results[0], part))).results)
 
-    def arange(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
+    def arange(
+        self, op: Op, part: int, mapping: dict[Value, Value], builder: Builder
+    ) -> list[Value]:
         """The CTA's own slice of a range."""
         del part, mapping
         assert isinstance(op, tile.Arange)
         extent = op.end - op.start
         size = extent // self.num_ctas
-        own = place(tile.Arange(op.start, op.start + size)).out
-        start = place(tile.Splat(self._start(extent, place), (size,))).out
-        return [place(arith.Add(start, own)).out]
+        indices = builder(tile.Arange(op.start, op.start + size)).out
+        start = builder(tile.Splat(self._start(extent, builder), (size,))).out
+        return [builder(arith.Add(start, indices)).out]
 
-    def hint(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
+    def hint(self, op: Op, part: int, mapping: dict[Value, Value], builder: Builder) -> list[Value]:
         """A promise, of runs no longer than the slice."""
         assert isinstance(op, tile.Hint)
         shape = self._cut(op.out, part)
@@ -359,15 +364,15 @@ class _Distribution:
             )
             for name in ("contiguity", "constancy")
         }
-        return list(place(op.clone(mapping, **runs)).results)
+        return list(builder(op.clone(mapping, **runs)).results)
 
-    def load(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
+    def load(self, op: Op, part: int, mapping: dict[Value, Value], builder: Builder) -> list[Value]:
         """The CTA's own slice of a descriptor's box."""
         assert isinstance(op, descriptor.DescriptorLoad)
         axis = axis_of_box(op, part)
-        coords = self._shift(op.coords, axis, op.descriptor.type, mapping, place)
+        coords = self._shift(op.coords, axis, op.descriptor.type, mapping, builder)
         hints = op.cache, op.eviction, op.num_dropped, op.num_merged
-        return [place(descriptor.DescriptorLoad(mapping[op.descriptor], coords, *hints)).out]
+        return [builder(descriptor.DescriptorLoad(mapping[op.descriptor], coords, *hints)).out]
 
 
 _RULES: dict[

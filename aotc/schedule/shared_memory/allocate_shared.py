@@ -1,13 +1,13 @@
-"""Allocate shared memory: buffers whose live ranges are disjoint share bytes.
+"""Allocate shared memory: buffers with disjoint live ranges share bytes.
 
-Live ranges come from `live_ranges`. Buffers are placed largest first, each at the lowest offset
-where no buffer with an overlapping live range is.
+Live ranges come from `live_ranges`. Buffers are placed largest first, each at the lowest offset without
+overlap with a simultaneously live buffer.
 
-Consumer groups do not wait for each other, so the live ranges of different groups' buffers
-cannot be compared. What a group allocates is placed after all else, and that once for each group.
+Consumer groups do not wait for each other, so live ranges of different groups' buffers cannot be compared.
+A group's buffers are placed after all others, once for each group.
 
-Invariant: two buffers whose live ranges overlap do not overlap in bytes; barriers against the reuse
-of bytes are `insert_barriers`' business.
+Invariant: two buffers with overlapping live ranges do not overlap in bytes. `insert_barriers` inserts the
+barriers for reused bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def allocate_shared(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def place_buffers(buffers: list[Buffer]) -> int:
-    """Set the offsets of buffers; return how many bytes they take together."""
+    """Set the offsets of buffers; return their total bytes."""
     of_groups = [buffer for buffer in buffers if buffer.num_copies > 1]
     end = _place_beside([buffer for buffer in buffers if buffer.num_copies == 1])
     if not of_groups:
@@ -44,9 +44,9 @@ def place_buffers(buffers: list[Buffer]) -> int:
 
 
 def _place_beside(buffers: list[Buffer]) -> int:
-    """Set the offsets of buffers from 0 on; return where they end."""
+    """Set the offsets of buffers, starting at 0; return their end."""
     placed: list[Buffer] = []
-    for buffer in sorted(buffers, key=lambda each: -each.size_bytes):
+    for buffer in sorted(buffers, key=lambda key_buffer: -key_buffer.size_bytes):
         buffer.offset_bytes = _lowest_gap(buffer, placed)
         placed.append(buffer)
     return max((buffer.offset_bytes + buffer.size_bytes for buffer in buffers), default=0)
@@ -60,7 +60,7 @@ def _lowest_gap(buffer: Buffer, placed: list[Buffer]) -> int:
     alignment = buffer.op.alignment_bytes
     offset = 0
     rivals = [other for other in placed if other.overlaps_in_time(buffer)]
-    for other in sorted(rivals, key=lambda each: each.offset_bytes):
+    for other in sorted(rivals, key=lambda rival: rival.offset_bytes):
         if offset + buffer.size_bytes <= other.offset_bytes:
             break
         end = other.offset_bytes + other.size_bytes

@@ -1,8 +1,7 @@
-"""Refuse kernels that exceed the target's resources, before code is generated for them.
+"""Reject kernels over the target's resource limits before code generation.
 
-Shared memory is known once buffers have offsets, and register pressure once tiles have
-layouts. Generating code for a kernel of which no CTA can be launched, or that
-spills most of what it computes with, takes minutes that end in nothing.
+Shared memory is known once buffers have offsets, and register pressure once tiles have layouts. Generating
+code for a kernel too large for any CTA, or spilling most of its values, takes minutes for nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _KeyT = TypeVar("_KeyT")
 
 
 def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bool:
-    """Return whether the tiles of a kernel of gpu IR may fit a thread's registers.
+    """Return whether a kernel's tiles may fit a thread's registers.
 
-    Above twice what there is, ptxas is sure to spill; below that, as this is an estimate, it may
-    not. Raises: ResourceError if no CTA fits the target, or if it is hopeless.
+    Above twice the registers available, ptxas is sure to spill; below, it may or may not, as this is an
+    estimate. Raises: ResourceError if no CTA fits the target, or compiling is hopeless.
     """
     if kernel.shared_bytes > target.max_shared_bytes:
         raise _too_much_shared(kernel, target)
@@ -46,7 +45,7 @@ def check_resources(kernel: Kernel, target: Target, limits: CompileLimits) -> bo
 
 
 def register_remedy(kernel: Kernel, target: Target, registers: int) -> str:
-    """Return what helps a kernel whose tiles take so many registers of a thread."""
+    """Return a remedy for a kernel whose tiles take too many registers of a thread."""
     remedies: list[str] = []
     if kernel.maxnreg and kernel.maxnreg < target.max_registers_per_thread:
         remedies.append("a higher maxnreg")
@@ -64,13 +63,15 @@ def register_remedy(kernel: Kernel, target: Target, registers: int) -> str:
 
 
 def check_instructions(kernel: Kernel, count: int, limits: CompileLimits) -> None:
-    """Raise CompileError if a kernel of gpu IR became too many instructions."""
+    """Raise CompileError if a kernel of gpu IR has too many instructions."""
     if count <= limits.instructions:
         return
     weights: dict[Loc, int] = {}
     for op in kernel.walk():
-        held = [value.type for value in (*op.results, *op.operands)]
-        sizes = [t.layout.in_size("register") for t in held if isinstance(t, TileType) and t.layout]
+        types = [value.type for value in (*op.results, *op.operands)]
+        sizes = [
+            t.layout.in_size("register") for t in types if isinstance(t, TileType) and t.layout
+        ]
         weights[op.loc] = weights.get(op.loc, 0) + max(sizes, default=1)
     loc, _ = _largest(weights.items())[0]
     message = (
@@ -81,7 +82,7 @@ def check_instructions(kernel: Kernel, count: int, limits: CompileLimits) -> Non
 
 
 def large_remedy() -> str:
-    """Return what helps a kernel that is too large to be compiled."""
+    """Return a remedy for a kernel too large to compile."""
     return (
         "smaller tiles, more warps, or `range` where `tl.static_range` repeats a body; "
         "limits can be raised in [kernel.limits]"
@@ -89,7 +90,7 @@ def large_remedy() -> str:
 
 
 def _too_much_shared(kernel: Kernel, target: Target) -> ResourceError:
-    """Return the error of a kernel that needs more shared memory than there is."""
+    """Return the error for a kernel over the shared-memory limit."""
     buffers: dict[tuple[str, Loc], int] = {}
     for op in kernel.walk():
         if isinstance(op, gpu.SharedAlloc):

@@ -1,38 +1,35 @@
-"""Insert the barriers that accesses to shared memory need, and no others.
+"""Insert the barriers required between accesses to shared memory, and no others.
 
-Walking in program order, the pass keeps the places read and written since the last barrier
-(`pending_accesses.py`). An access that conflicts with an earlier one of another thread (a read
-after a write, a write after either) gets a barrier before it. A loop's body is walked until its
-exit state adds nothing to its entry state, so that an access conflicts with those of earlier
-iterations.
+Walking in program order, the pass keeps the regions read and written since the last barrier
+(`pending_accesses.py`). An access that conflicts with an earlier access of another thread (a read after a
+write, a write after either) gets a barrier before it. A loop's body is walked until its exit state adds
+nothing to its entry state, so conflicts with earlier iterations are seen too.
 
-An asynchronous copy counts as written by every wait after it, up to the one that leaves none in flight.
+An asynchronous copy counts as written by every wait after it, up to the wait that leaves none in flight.
 
-A tensor copy is issued by one thread. A load is visible to all threads that have waited at its
-mbarrier, so what it writes needs no barrier; but no thread may issue into the next phase of a
-mbarrier while another still waits for this one, so a wait counts as reading it and an issue as
-writing it. A store has read its buffer when the issuing thread has waited for it; nothing may write
-the buffer before, which is a fault of the schedule. Both see what threads wrote only after a
-`gpu.proxy_fence` of the writers. So do loads and what threads read: a thread's read may still be in
-flight when the barrier or mbarrier releases the next copy, unless the thread fenced it before that.
+A tensor copy is issued by one thread. A load is visible to all threads after they wait at its mbarrier, so
+its writes need no barrier. But no thread may issue into the next phase of a mbarrier while another still
+waits for this one, so a wait counts as reading the mbarrier and an issue as writing it. A store has read
+its buffer once the issuing thread has waited for it. Writing the buffer before is a fault of the schedule.
+Both see threads' writes only after a `gpu.proxy_fence` of the writers. Threads' reads need the fence before
+a load: a read may still be in flight when the barrier or mbarrier releases the next copy.
 
-A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else shares
-its bytes. Conflicts in it are ordered by a barrier of each warpgroup.
+A buffer is *divided* if each warpgroup writes and stores boxes of its own, and nothing else shares its
+bytes. Conflicts in it are ordered by a barrier of each warpgroup.
 
-Accesses to global memory that conflict by `global_hazards` are ordered by the same barriers, or by
-those of the cluster where a program has several CTAs; a tensor copy that reads what threads stored
-there needs a fence of all memory as well.
+Conflicting accesses to global memory (`global_hazards`) are ordered by the same barriers, or by cluster
+barriers if a program has several CTAs. A tensor copy reading threads' stores to global memory also needs a
+fence of all memory.
 
-A wgmma accesses memory through the async proxy, and reads its operands until a wait covers
-it, whatever barriers there are. Nothing may write them before; that is a fault of the schedule.
+A wgmma accesses memory through the async proxy, and reads its operands until a wait covers it, regardless
+of barriers. Writing its operands before is a fault of the schedule.
 
-How an op accesses shared memory is what it declares (`ir.effects`): by its threads themselves, or
-by what it starts. How an op synchronizes is for this pass to know, so `_RULES` lists those ops; the
-rules of a cluster's barrier are in `cluster_barriers.py`. An op with other effects on shared memory
-is refused: passing over it would be a race.
+Ops declare their accesses to shared memory (`ir.effects`): by their threads, or by copies they start.
+`_RULES` lists the ops that synchronize; the rules of cluster barriers are in `cluster_barriers.py`. An op
+with other effects on shared memory is refused: passing over it would be a race.
 
-Invariant: between two accesses that overlap in bytes, one of them a write, there is a barrier on
-every path. Both arms of a branch that is uniform across the CTA may hold one.
+Invariant: between two accesses overlapping in bytes, one of them a write, there is a barrier on every path.
+Both arms of a branch uniform across the CTA may hold a barrier.
 """
 
 from __future__ import annotations
@@ -58,12 +55,12 @@ from aotc.schedule.shared_memory.cluster_barriers import (
     wait_before_barriers,
 )
 from aotc.schedule.shared_memory.pending_accesses import (
-    AsyncPlaces,
+    AsyncRegions,
     Pending,
-    Place,
+    Region,
     Rule,
-    place_of,
-    places_of,
+    region_of,
+    regions_of,
     rotated_by,
 )
 
@@ -71,7 +68,7 @@ _MAX_EXACT_WALKS = 16
 
 
 def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
-    """Insert `gpu.barrier` wherever shared-memory accesses need it."""
+    """Insert `gpu.barrier` between conflicting accesses to shared memory."""
     del schedule
     # A wait distinguishes as many stores as it leaves in flight.
     waits = tma.TmaStoreWait, tma.TmaBufferWait
@@ -79,14 +76,14 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     max_drains = 1 + max(left, default=0)
     hazards = GlobalHazards(kernel)
     loads = [op for op in kernel.walk() if op.effects_on(Resource.MBARRIER, "start")]
-    filled = (place for op in loads for place in places_of(op, "write"))
-    refilled = tuple(dict.fromkeys(replace(place, stage=None) for place in filled))
+    filled = (region for op in loads for region in regions_of(op, "write"))
+    refilled = tuple(dict.fromkeys(replace(region, stage=None) for region in filled))
     pending = Pending(
         divided=_divided(kernel),
         max_drains=max_drains,
         hazards=hazards,
         refilled=refilled,
-        asynchronous=AsyncPlaces(kernel.walk()),
+        asynchronous=AsyncRegions(kernel.walk()),
     )
     _visit(kernel.body, pending)
     wait_before_barriers(kernel)
@@ -107,9 +104,9 @@ def _visit(block: Block, pending: Pending) -> None:
 
 
 def rule_of(op: Op) -> Rule | None:
-    """Return how to visit an op, or None if it leaves shared memory alone.
+    """Return the rule to visit an op, or None if it does not access shared memory.
 
-    Raises: IRError if the op has effects on shared memory that nothing here orders.
+    Raises: IRError if no rule orders the op's effects on shared memory.
     """
     rule = _visit_barrier if op.has(Trait.BARRIER) else _RULES.get(type(op))
     if rule is not None:
@@ -137,7 +134,7 @@ def rule_of(op: Op) -> Rule | None:
 
 
 def _order_global(op: Op, pending: Pending) -> None:
-    """Insert what has to precede an access to global memory."""
+    """Insert the barriers and fences required before an access to global memory."""
     hazards = pending.hazards
     assert hazards is not None
     met = hazards.meet_any(reversed(pending.touched), op)
@@ -182,47 +179,47 @@ def _visit_barrier(op: Op, pending: Pending) -> None:
 
 
 def _visit_access(op: Op, pending: Pending) -> None:
-    """Order what threads read and write themselves."""
-    written = places_of(op, "write")
-    read = [place for place in places_of(op, "read") if place not in written]
-    for place in written:
-        _order_write(op, place, pending)
-    if any(place.meets(pending.writes) for place in read):
+    """Order reads and writes by threads."""
+    written = regions_of(op, "write")
+    read = [region for region in regions_of(op, "read") if region not in written]
+    for region in written:
+        _order_write(op, region, pending)
+    if any(region.meets(pending.writes) for region in read):
         _barrier_before(op, pending)
-    for place in written:
-        pending.write(place)
-    for place in read:
-        pending.read(place)
+    for region in written:
+        pending.write(region)
+    for region in read:
+        pending.read(region)
 
 
 def _visit_copy(op: Op, pending: Pending) -> None:
-    """Order a copy by threads, `cp.async`, that lands later."""
-    for place in places_of(op, "write"):
-        _order_write(op, place, pending)
-        pending.copies[place] = None
+    """Order a copy by threads, `cp.async`, landing later."""
+    for region in regions_of(op, "write"):
+        _order_write(op, region, pending)
+        pending.copies[region] = None
 
 
-def _order_write(op: Op, place: Place, pending: Pending) -> None:
-    _check_unread(op, place, pending)
-    if place.meets(pending.reads) or place.meets(pending.writes):
-        _barrier_before(op, pending, place)
+def _order_write(op: Op, region: Region, pending: Pending) -> None:
+    _check_unread(op, region, pending)
+    if region.meets(pending.reads) or region.meets(pending.writes):
+        _barrier_before(op, pending, region)
 
 
-def _check_unread(op: Op, place: Place, pending: Pending) -> None:
-    if any(place.meets(read) for read in pending.dots):
+def _check_unread(op: Op, region: Region, pending: Pending) -> None:
+    if any(region.meets(read) for read in pending.dots):
         op.error("writes what a dot in flight reads")
-    if any(place.meets(read) for read in pending.drains):
+    if any(region.meets(read) for read in pending.drains):
         op.error("writes what a store in flight reads")
 
 
 def _visit_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, gpu.AsyncWait)
-    for place in pending.copies:
-        pending.write(place)
+    for region in pending.copies:
+        pending.write(region)
     if op.pending == 0:
         pending.copies.clear()
-    # What arrives in a loop is read by the iteration, so a barrier will be needed. Here it
-    # also orders the reads of the iteration before against the copies of this one.
+    # An iteration reads its arrived copies, so it needs a barrier anyway. Here the barrier
+    # also orders the previous iteration's reads against this iteration's copies.
     in_loop = isinstance(op.parent_op, scf.For)
     following = op.next
     while isinstance(following, tma.ProxyFence):
@@ -235,18 +232,18 @@ def _visit_wait(op: Op, pending: Pending) -> None:
 
 
 def _visit_tensor_load(op: Op, pending: Pending) -> None:
-    for place in places_of(op, "write"):
-        _check_unread(op, place, pending)
-        if place.meets(pending.unfenced) or place.meets(pending.unfenced_reads):
+    for region in regions_of(op, "write"):
+        _check_unread(op, region, pending)
+        if region.meets(pending.unfenced) or region.meets(pending.unfenced_reads):
             _fence_before(op, pending)
-        elif place.meets(pending.reads) or place.meets(pending.writes):
+        elif region.meets(pending.reads) or region.meets(pending.writes):
             _barrier_before(op, pending)
     for effect in op.effects_on(Resource.MBARRIER, "start"):
-        _order_write(op, place_of(getattr(op, effect.of)), pending)
+        _order_write(op, region_of(getattr(op, effect.of)), pending)
 
 
 def _visit_arrival(op: Op, pending: Pending) -> None:
-    """Fence the reads before an arrival that releases a buffer to a copy."""
+    """Fence reads before an arrival releasing a buffer to a copy."""
     if pending.unfenced_reads:
         with at(op.loc):
             Builder.before_op(op)(tma.ProxyFence())
@@ -254,13 +251,13 @@ def _visit_arrival(op: Op, pending: Pending) -> None:
 
 
 def _visit_tensor_store(op: Op, pending: Pending) -> None:
-    places = places_of(op, "read")
-    for place in places:
-        if place.meets(pending.unfenced):
-            _fence_before(op, pending, place)
-        elif place.meets(pending.writes):
-            _barrier_before(op, pending, place)
-    drains = (places, *pending.drains)
+    regions = regions_of(op, "read")
+    for region in regions:
+        if region.meets(pending.unfenced):
+            _fence_before(op, pending, region)
+        elif region.meets(pending.writes):
+            _barrier_before(op, pending, region)
+    drains = (regions, *pending.drains)
     if len(drains) > pending.max_drains:
         drains = (*drains[:-2], drains[-2] | drains[-1])
     pending.drains = drains
@@ -268,37 +265,37 @@ def _visit_tensor_store(op: Op, pending: Pending) -> None:
 
 def _visit_store_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, tma.TmaStoreWait)
-    for places in pending.drains[op.pending :]:
-        pending.reads.update(places)
+    for regions in pending.drains[op.pending :]:
+        pending.reads.update(regions)
     pending.drains = pending.drains[: op.pending]
 
 
 def _visit_buffer_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, tma.TmaBufferWait)
-    place = place_of(op.buffer)
-    for places in pending.drains[op.pending :]:
-        pending.reads.update(places)
-    kept: list[dict[Place, None]] = []
-    for places in pending.drains[: op.pending]:
-        freed = [each for each in places if place.meets([each])]
+    buffer = region_of(op.buffer)
+    for regions in pending.drains[op.pending :]:
+        pending.reads.update(regions)
+    drains: list[dict[Region, None]] = []
+    for regions in pending.drains[: op.pending]:
+        freed = [region for region in regions if buffer.meets([region])]
         pending.reads.update(dict.fromkeys(freed))
-        kept.append(dict.fromkeys(each for each in places if each not in freed))
-    pending.drains = tuple(kept)
+        drains.append(dict.fromkeys(region for region in regions if region not in freed))
+    pending.drains = tuple(drains)
 
 
 def _visit_init(op: Op, pending: Pending) -> None:
     assert isinstance(op, mbarrier.MbarrierInit)
-    place = place_of(op.barrier)
-    _order_write(op, place, pending)
-    pending.writes[place] = None
+    region = region_of(op.barrier)
+    _order_write(op, region, pending)
+    pending.writes[region] = None
 
 
 def _visit_mbarrier_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, mbarrier.MbarrierWait)
-    place = place_of(op.barrier)
-    if place.meets(pending.writes):
+    region = region_of(op.barrier)
+    if region.meets(pending.writes):
         _barrier_before(op, pending)
-    pending.reads[place] = None
+    pending.reads[region] = None
 
 
 def _visit_fence(op: Op, pending: Pending) -> None:
@@ -309,27 +306,27 @@ def _visit_fence(op: Op, pending: Pending) -> None:
 
 
 def _visit_dot(op: Op, pending: Pending) -> None:
-    places = places_of(op, "read")
-    if any(place.meets(pending.unfenced) for place in places):
+    regions = regions_of(op, "read")
+    if any(region.meets(pending.unfenced) for region in regions):
         _fence_before(op, pending)
-    elif any(place.meets(pending.writes) for place in places):
+    elif any(region.meets(pending.writes) for region in regions):
         _barrier_before(op, pending)
-    pending.dots = (places, *pending.dots)
+    pending.dots = (regions, *pending.dots)
 
 
 def _visit_dot_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, wgmma.WgmmaWait)
-    for places in pending.dots[op.pending :]:
-        pending.reads.update(places)
+    for regions in pending.dots[op.pending :]:
+        pending.reads.update(regions)
     pending.dots = pending.dots[: op.pending]
 
 
 def _fence_ahead(op: Op, pending: Pending) -> None:
-    """Fence ahead of a barrier what will need a fence, so that it needs no barrier of its own.
+    """Fence ahead of a barrier the accesses that need a fence later, to save a barrier then.
 
-    That is what a dot will read, and what was read where a copy will write.
+    These are writes read later by a dot, and reads of regions refilled later by a copy.
     """
-    feeds = any(_feeds_dot(place.buffer.out) for place in pending.unfenced)
+    feeds = any(_feeds_dot(region.buffer.out) for region in pending.unfenced)
     if feeds or pending.unfenced_reads:
         with at(op.loc):
             Builder.before_op(op)(tma.ProxyFence())
@@ -340,19 +337,19 @@ def _feeds_dot(buffer: Value) -> bool:
     return any(user.effects_on(Resource.DOTS, "start") for user in users_through_views(buffer))
 
 
-def _fence_before(op: Op, pending: Pending, place: Place | None = None) -> None:
-    """Make what all threads have written visible to a tensor copy."""
-    _raise_if_probe(pending, place)
+def _fence_before(op: Op, pending: Pending, region: Region | None = None) -> None:
+    """Make all threads' writes visible to a tensor copy."""
+    _raise_if_probe(pending, region)
     with at(op.loc):
         Builder.before_op(op)(tma.ProxyFence())
     pending.forget_proxies()
-    _barrier_before(op, pending, place)
+    _barrier_before(op, pending, region)
 
 
-def _barrier_before(op: Op, pending: Pending, place: Place | None = None) -> None:
-    """Insert the barrier that orders an access to `place`."""
-    _raise_if_probe(pending, place)
-    warpgroup = place is not None and place.buffer in pending.divided
+def _barrier_before(op: Op, pending: Pending, region: Region | None = None) -> None:
+    """Insert the barrier that orders an access to `region`."""
+    _raise_if_probe(pending, region)
+    warpgroup = region is not None and region.buffer in pending.divided
     if not warpgroup:
         _fence_ahead(op, pending)
     with at(op.loc):
@@ -360,27 +357,27 @@ def _barrier_before(op: Op, pending: Pending, place: Place | None = None) -> Non
     pending.clear(warpgroup=warpgroup)
 
 
-def _raise_if_probe(pending: Pending, place: Place | None) -> None:
+def _raise_if_probe(pending: Pending, region: Region | None) -> None:
     if pending.is_probe:
-        raise _MissingBarrierError(place)
+        raise _MissingBarrierError(region)
 
 
 def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
-    """Return the buffers in which warpgroups access only boxes of their own."""
+    """Return the buffers with disjoint boxes for each warpgroup."""
     allocs = [op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)]
-    found: dict[gpu.SharedAlloc, None] = {}
+    divided: dict[gpu.SharedAlloc, None] = {}
     for alloc in allocs:
         copies = [op for op in alloc.out.users if isinstance(op, tma.TensorStore)]
         accesses = [op for op in alloc.out.users if not isinstance(op, tma.TmaBufferWait)]
-        others = [op for op in accesses if op not in copies]
+        accesses_by_threads = [op for op in accesses if op not in copies]
         by_warpgroup = bool(copies) and all(copy.issuers for copy in copies)
-        written = all(isinstance(op, gpu.SharedStore) for op in others)
+        written = all(isinstance(op, gpu.SharedStore) for op in accesses_by_threads)
         if not (by_warpgroup and written):
             continue
-        mine = place_of(alloc.out)
-        if not mine.meets(place_of(each.out) for each in allocs if each is not alloc):
-            found[alloc] = None
-    return found
+        mine = region_of(alloc.out)
+        if not mine.meets(region_of(other.out) for other in allocs if other is not alloc):
+            divided[alloc] = None
+    return divided
 
 
 # ---- control flow -----------------------------------------------------------------------------
@@ -401,30 +398,30 @@ def _visit_roles(op: Op, pending: Pending) -> None:
 
 
 def _visit_loop(op: Op, pending: Pending) -> None:
-    """Walk a loop; a barrier that only what came before it needs is placed ahead of it."""
+    """Walk a loop; a barrier needed only for earlier accesses goes ahead of the loop."""
     if _is_silent(op, pending):
-        pending.map(lambda place: replace(place, stage=None))
+        pending.map(lambda region: replace(region, stage=None))
         return
     if _meets_nothing(op, pending):
         for access in _reads_of(op, pending):
             pending.touched[Touch(access).carried_by(op)] = None
-        pending.map(lambda place: replace(place, stage=None))
+        pending.map(lambda region: replace(region, stage=None))
         return
     if _meets_earlier(op, pending):
-        own = pending.copy()
-        own.clear()
-        _walk_loop(op, own)  # what iterations need among themselves
+        pending_in_loop = pending.copy()
+        pending_in_loop.clear()
+        _walk_loop(op, pending_in_loop)  # barriers required between iterations
         for _ in ("warpgroup", "CTA"):
             missing = _missing_barrier(op, pending)
             if missing is not None:
-                _barrier_before(op, pending, missing.place)
+                _barrier_before(op, pending, missing.region)
     _walk_loop(op, pending)
 
 
 def _is_silent(loop: Op, pending: Pending) -> bool:
-    """Return whether nothing in a loop accesses memory that needs an order, or orders any.
+    """Return whether a loop has no access that needs ordering, and no op that orders accesses.
 
-    Loops of loops would be walked twice as often at each level.
+    Without this, loops of loops would be walked twice as often at each level.
     """
     if loop not in pending.silent:
         accesses = pending.hazards.accesses if pending.hazards is not None else {}
@@ -437,9 +434,9 @@ def _is_silent(loop: Op, pending: Pending) -> bool:
 
 
 def _meets_nothing(loop: Op, pending: Pending) -> bool:
-    """Return whether a loop only reads global memory, and so did what came before it.
+    """Return whether a loop and all pending accesses only read global memory.
 
-    Otherwise the state after each of many loops in a row would be copied for every walk of the next.
+    Without this, the state after each of many loops in a row would be copied for every walk of the next.
     """
     hazards = pending.hazards
     return (
@@ -451,7 +448,7 @@ def _meets_nothing(loop: Op, pending: Pending) -> bool:
 
 
 def _reads_of(loop: Op, pending: Pending) -> tuple[Op, ...]:
-    """Return what a loop reads of global memory if threads do nothing else there, else nothing."""
+    """Return a loop's reads of global memory, or () if threads do anything else there."""
     hazards = pending.hazards
     if loop not in pending.only_read and hazards is not None:
         inside = [op for block in loop.blocks for op in block.walk()]
@@ -466,21 +463,21 @@ def _reads_of(loop: Op, pending: Pending) -> tuple[Op, ...]:
 
 
 def _meets_earlier(loop: Op, pending: Pending) -> bool:
-    """Return whether a loop accesses places that were accessed since the last barrier, not only to read."""
+    """Return whether a loop conflicts with accesses since the last barrier."""
     written, accessed = pending.writes, {*pending.reads, *pending.writes}
     ops = [op for block in loop.blocks for op in block.walk()] if accessed else []
     ops = [op for op in ops if not isinstance(op, assembly.VolatileAsm)]  # it has no buffers
     reads, writes = (
-        [replace(place, stage=None) for op in ops for place in places_of(op, access)]
+        [replace(region, stage=None) for op in ops for region in regions_of(op, access)]
         for access in ("read", "write")
     )
-    return any(place.meets(accessed) for place in writes) or any(
-        place.meets(written) for place in reads
+    return any(region.meets(accessed) for region in writes) or any(
+        region.meets(written) for region in reads
     )
 
 
 def _missing_barrier(loop: Op, pending: Pending) -> _MissingBarrierError | None:
-    """Return what a loop lacks if it is entered like that."""
+    """Return the error for a barrier missing in a loop entered in this state, or None."""
     probe = pending.copy()
     probe.is_probe = True
     try:
@@ -491,11 +488,11 @@ def _missing_barrier(loop: Op, pending: Pending) -> _MissingBarrierError | None:
 
 
 class _MissingBarrierError(Exception):
-    """A probing walk has come to an access that needs a barrier, to a place of its own or to any."""
+    """A probing walk needs a barrier, for a region or for any."""
 
-    def __init__(self, place: Place | None) -> None:
+    def __init__(self, region: Region | None) -> None:
         super().__init__()
-        self.place = place
+        self.region = region
 
 
 def _walk_loop(op: Op, pending: Pending) -> None:
@@ -506,7 +503,7 @@ def _walk_loop(op: Op, pending: Pending) -> None:
         start = pending.copy()
         for block in op.blocks:
             _visit(block, pending)
-        pending.map(lambda place: place.rotated(rotated))
+        pending.map(lambda region: region.rotated(rotated))
         if pending.hazards is not None and pending.hazards.is_over_programs(op):
             pending.touched.clear()
         pending.carry(op)
@@ -517,7 +514,7 @@ def _walk_loop(op: Op, pending: Pending) -> None:
             pending.merge(start)  # a growing state reaches a fixpoint
     pending.leave(op)
     # After the loop its stage indices are not known.
-    pending.map(lambda place: replace(place, stage=None))
+    pending.map(lambda region: replace(region, stage=None))
 
 
 _RULES: dict[type[Op], Rule] = {
@@ -543,7 +540,7 @@ _RULES: dict[type[Op], Rule] = {
     scf.For: _visit_loop,
     scf.While: _visit_loop,
 }
-"""How ops synchronize, and control flow."""
+"""Rules of ops for synchronization and control flow."""
 
 _STARTED: dict[Resource, Rule] = {
     Resource.COPIES: _visit_copy,
@@ -551,4 +548,4 @@ _STARTED: dict[Resource, Rule] = {
     Resource.STORES: _visit_tensor_store,
     Resource.DOTS: _visit_dot,
 }
-"""How to order what accesses shared memory until an op that orders the resource waits for it."""
+"""Rules for asynchronous accesses to shared memory, by the resource a later wait orders."""

@@ -1,15 +1,15 @@
-"""The live ranges of shared buffers, in ops of the kernel numbered in program order.
+"""Live ranges of shared buffers, in ops numbered in program order.
 
-A buffer is live from its allocation to the last use of it or of one of its stages; a use inside a
-loop that the allocation is outside of keeps it live for the whole loop. It is live too while copies
-into it are in flight: up to the next wait for all of them. A mbarrier is live from its
-initialization to the end of the kernel. The small buffers of reductions are live throughout the
-kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time. A buffer that
-other CTAs access is live throughout in any case: they may do so before or after this one does.
+A buffer is live from its allocation to the last use of it or of a stage. A use in a loop around which the
+buffer is allocated extends it over the whole loop. It is also live while copies into it are in flight, up
+to the next wait for all of them. A mbarrier is live from its initialization to the end of the kernel. Small
+buffers of reductions are live throughout the kernel while they fit a few kilobytes: sharing bytes would
+cost a barrier each time. A buffer accessed by other CTAs is live throughout, since they run earlier or
+later than this CTA.
 
-What a producer warp fills is live until the consumers have read it for the last time: they have
-waited for every copy by then. So what a program stores at its end can be staged where its operands
-were, unless the next program's are loaded meanwhile.
+A buffer filled by a producer warp is live until the consumers' last read: they have waited for every copy
+by then. So stores at a program's end can be staged in its operands' bytes, unless the next program's
+operands are loaded meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REMOTE = (grid.ClusterSend, cluster.SendTile, cluster.SendParts, cluster.Remote
 
 @dataclass(eq=False)
 class Buffer:
-    """A live range: from the op numbered `start` to the one numbered `end`.
+    """A buffer with its live range, from op number `start` to `end`.
 
     There are `num_copies` of the buffer, one for each consumer group, `group_bytes` apart.
     """
@@ -70,16 +70,16 @@ def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buff
         buffers.append(Buffer(op, op.out.type.size_bytes, start, end, num_copies))
     sent = {allocation_of(op.buffer) for op in numbers if isinstance(op, _REMOTE)}
     small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
-    kept = [buffer for buffer in buffers if buffer.op.out in sent]
+    permanent = [buffer for buffer in buffers if buffer.op.out in sent]
     if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
-        kept += small
-    for buffer in kept:
+        permanent += small
+    for buffer in permanent:
         buffer.start, buffer.end = 0, numbers[kernel.body.terminator][1]
     return buffers
 
 
 def _readers(users: list[Op]) -> list[Op]:
-    """Return the users without the copies that a producer issues, if consumers read all of these."""
+    """Return the users without a producer's copies, if consumers read all of these."""
     of_consumers = {user: role for user in users if (role := _role_of(user)) is not None}
     if True not in of_consumers.values():
         return users
@@ -91,7 +91,7 @@ def _only_fills(op: Op) -> bool:
 
 
 def _role_of(op: Op) -> bool | None:
-    """Return whether an op is the consumers', or None if it is of no role."""
+    """Return whether an op belongs to the consumers, or None outside of roles."""
     inner = op.block
     for outer in op.ancestors():
         if isinstance(outer, roles.Specialize):
@@ -101,10 +101,10 @@ def _role_of(op: Op) -> bool | None:
 
 
 def _last_of(user: Op, block: Block | None, numbers: dict[Op, tuple[int, int]]) -> int:
-    """Return the number of the last op of the one around `user` that is in `block`.
+    """Return the number of the last op of `user`'s ancestor in `block`.
 
-    Of roles, which run once and side by side, it is what the consumers do that counts: all of the
-    outermost loop, or the user alone, since what comes after it in a branch does not run it again.
+    Roles run once and side by side, so only the consumers' ops count: the outermost loop, or the user alone,
+    since no op after it in a branch runs it again.
     """
     outer = enclosing_in(user, block)
     if isinstance(outer, roles.Specialize) and _role_of(user):
@@ -114,7 +114,7 @@ def _last_of(user: Op, block: Block | None, numbers: dict[Op, tuple[int, int]]) 
 
 
 def _users(buffer: Value) -> Iterator[Op]:
-    """Yield the users of a buffer or its stages, and the ops that wait for copies into it."""
+    """Yield the users of a buffer or its stages, and the waits for copies into it."""
     for user in users_through_views(buffer):
         yield user
         if not user.has(Trait.ALIAS):
@@ -125,7 +125,7 @@ def _users(buffer: Value) -> Iterator[Op]:
 
 
 def _wait_after(start: Op, resource: Resource) -> Op | None:
-    """Return the next op after `start`, or after an op around it, that waits for all in flight."""
+    """Return the next wait for all in flight after `start` or an op around it."""
     outer: Op | None = start
     while outer is not None:
         following = outer.next

@@ -1,8 +1,7 @@
-"""Which accesses to memory no barrier orders yet, as the walk of `insert_barriers` has it.
+"""The state of `insert_barriers`: accesses to memory not yet ordered by a barrier.
 
-A ring of several stages is rotated by a loop: a stage index that every iteration replaces by
-`gpu.next_stage`. So stages are told apart by their distance from the index, and what an iteration
-accessed `k` ahead, the next one finds `k - 1` ahead.
+A loop rotates a ring of stages by replacing a stage index by `gpu.next_stage` in every iteration. So stages
+are told apart by their distance from the index, and stage `k` of an iteration is stage `k - 1` of the next.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from aotc.schedule.analysis.tile_distance import Touch
 
 
 @dataclass(frozen=True)
-class Place:
-    """The bytes of a buffer, or one stage of it: None for any."""
+class Region:
+    """The bytes of a buffer, or of one stage; `stage` None is any."""
 
     buffer: gpu.SharedAlloc
     start: int
     end: int
     stage: int | None = None
 
-    def meets(self, others: Iterable[Place]) -> bool:
-        """Whether it shares bytes with any of the others."""
-        return any(self._overlaps(other) for other in others)
+    def meets(self, regions: Iterable[Region]) -> bool:
+        """Return whether it shares bytes with any of `regions`."""
+        return any(self._overlaps(other) for other in regions)
 
-    def _overlaps(self, other: Place) -> bool:
+    def _overlaps(self, other: Region) -> bool:
         if self.buffer is other.buffer:
             return self.stage is None or other.stage is None or self.stage == other.stage
         return self.start < other.end and other.start < self.end
 
-    def rotated(self, rings: Mapping[gpu.SharedAlloc, None]) -> Place:
-        """Return the place as the next iteration of a loop that rotates some rings sees it."""
+    def rotated(self, rings: Mapping[gpu.SharedAlloc, None]) -> Region:
+        """Return the region as seen by the next iteration of a loop rotating `rings`."""
         if self.stage is None:
             return self
         if self.buffer not in rings:
@@ -47,23 +46,23 @@ class Place:
         return replace(self, stage=(self.stage - 1) % self.buffer.num_stages)
 
 
-Places = dict[Place, None]
+Regions = dict[Region, None]
 
 
-class AsyncPlaces:
-    """The bytes of shared memory that the async proxy accesses anywhere in the kernel."""
+class AsyncRegions:
+    """The shared-memory regions accessed by the async proxy anywhere in the kernel."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         started = (op for op in ops if op.effects_on(None, "start"))
-        places = (p for op in started for access in _ACCESSES for p in places_of(op, access))
-        self._places = tuple(dict.fromkeys(replace(place, stage=None) for place in places))
+        regions = (p for op in started for access in _ACCESSES for p in regions_of(op, access))
+        self._regions = tuple(dict.fromkeys(replace(region, stage=None) for region in regions))
         self._meets: dict[gpu.SharedAlloc, bool] = {}
 
-    def meet(self, place: Place) -> bool:
-        """Return whether bytes of a place's buffer are among them."""
-        if place.buffer not in self._meets:
-            self._meets[place.buffer] = replace(place, stage=None).meets(self._places)
-        return self._meets[place.buffer]
+    def meet(self, region: Region) -> bool:
+        """Return whether bytes of a region's buffer are among them."""
+        if region.buffer not in self._meets:
+            self._meets[region.buffer] = replace(region, stage=None).meets(self._regions)
+        return self._meets[region.buffer]
 
 
 _ACCESSES: tuple[AccessKind, ...] = ("read", "write")
@@ -72,79 +71,78 @@ Rule = Callable[[Op, "Pending"], None]
 
 @dataclass
 class Pending:
-    """The places accessed since the last barrier, and those that copies are in flight to.
+    """The regions accessed since the last barrier, or the target of copies in flight.
 
-    What threads wrote to `unfenced` places, of those that it accesses at all, is not visible to the
-    async proxy yet, whatever barriers there were; nor is it ordered after their `unfenced_reads`. `drains` and `dots` are
-    what each tensor store and each dot in flight reads, the newest first; stores older than
-    `max_drains` are merged, so that a loop of them reaches a fixpoint. `divided` are the buffers
-    that need barriers of warpgroups only.
+    Threads' writes to `unfenced` regions, if the async proxy accesses them at all, are not visible to it yet,
+    regardless of barriers. Nor is it ordered after their `unfenced_reads`. `drains` and `dots` are the regions
+    read by each tensor store and dot in flight, newest first. Stores older than `max_drains` are merged, so
+    that a loop of them reaches a fixpoint. `divided` are the buffers with warpgroup barriers only.
     """
 
-    reads: Places = field(default_factory=Places)
-    writes: Places = field(default_factory=Places)
-    copies: Places = field(default_factory=Places)
-    unfenced: Places = field(default_factory=Places)
-    unfenced_reads: Places = field(default_factory=Places)
-    drains: tuple[Places, ...] = ()
-    dots: tuple[Places, ...] = ()
+    reads: Regions = field(default_factory=Regions)
+    writes: Regions = field(default_factory=Regions)
+    copies: Regions = field(default_factory=Regions)
+    unfenced: Regions = field(default_factory=Regions)
+    unfenced_reads: Regions = field(default_factory=Regions)
+    drains: tuple[Regions, ...] = ()
+    dots: tuple[Regions, ...] = ()
     divided: Mapping[gpu.SharedAlloc, None] = field(default_factory=dict[gpu.SharedAlloc, None])
     max_drains: int = 1
     hazards: GlobalHazards | None = None
     touched: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Accesses to global memory since the last barrier."""
-    refilled: tuple[Place, ...] = ()
+    refilled: tuple[Region, ...] = ()
     """Where copies in flight write."""
-    asynchronous: AsyncPlaces = field(default_factory=lambda: AsyncPlaces(()))
-    arrived: Places = field(default_factory=Places)
+    asynchronous: AsyncRegions = field(default_factory=lambda: AsyncRegions(()))
+    arrived: Regions = field(default_factory=Regions)
     """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
-    """Writes of threads to global memory that are not visible to the async proxy yet."""
+    """Threads' writes to global memory not visible to the async proxy yet."""
     is_probe: bool = False
     """Whether a walk with it is to find out if a barrier is missing, and to insert none."""
     rules: dict[Op, Rule | None] = field(default_factory=dict["Op", "Rule | None"], compare=False)
-    """How to visit each op that a walk of a loop has visited before; all paths share it."""
+    """Cached rules of ops visited by a walk of a loop, shared by all paths."""
     silent: dict[Op, bool] = field(default_factory=dict["Op", bool], compare=False)
     """Whether nothing in a loop concerns this walk."""
     only_read: dict[Op, tuple[Op, ...]] = field(
         default_factory=dict["Op", "tuple[Op, ...]"], compare=False
     )
-    """What a loop reads of global memory, if threads do nothing else there."""
+    """A loop's reads of global memory, if threads do nothing else there."""
 
     @property
-    def all(self) -> tuple[Places, ...]:
+    def all(self) -> tuple[Regions, ...]:
         """All accesses of threads and copies to shared memory."""
         return self.reads, self.writes, self.copies, self.unfenced, self.unfenced_reads
 
     def clear(self, *, warpgroup: bool = False) -> None:
-        """Forget what a barrier orders: all accesses, or those to divided buffers."""
-        for places in (self.reads, self.writes):
-            for place in list(places):
-                if not warpgroup or place.buffer in self.divided:
-                    del places[place]
+        """Forget accesses ordered by a barrier: all, or those to divided buffers."""
+        for regions in (self.reads, self.writes):
+            for region in list(regions):
+                if not warpgroup or region.buffer in self.divided:
+                    del regions[region]
         is_alone = self.hazards is None or self.hazards.num_ctas == 1
         if not warpgroup and is_alone:
             self.touched.clear()
 
     def forget_proxies(self) -> None:
-        """Forget what a proxy fence of all threads orders in shared memory."""
+        """Forget accesses to shared memory ordered by a proxy fence of all threads."""
         self.unfenced.clear()
         self.unfenced_reads.clear()
 
-    def write(self, place: Place) -> None:
-        """Remember what threads wrote, themselves or by copies that have landed."""
-        self.writes[place] = None
-        if self.asynchronous.meet(place):
-            self.unfenced[place] = None
+    def write(self, region: Region) -> None:
+        """Record a write by threads, or by a landed copy."""
+        self.writes[region] = None
+        if self.asynchronous.meet(region):
+            self.unfenced[region] = None
 
-    def read(self, place: Place) -> None:
-        """Remember what threads read themselves."""
-        self.reads[place] = None
-        if place.meets(self.refilled):
-            self.unfenced_reads[place] = None
+    def read(self, region: Region) -> None:
+        """Record a read by threads."""
+        self.reads[region] = None
+        if region.meets(self.refilled):
+            self.unfenced_reads[region] = None
 
     def copy(self) -> Pending:
-        """Return the state, to be changed apart."""
+        """Return an independent copy of the state."""
         copied = Pending(
             divided=self.divided,
             max_drains=self.max_drains,
@@ -160,9 +158,9 @@ class Pending:
         return copied
 
     def merge(self, other: Pending) -> None:
-        """Add what is pending where another path joins."""
-        for places, more in zip(self.all, other.all, strict=True):
-            places.update(more)
+        """Add the pending accesses of a joining path."""
+        for regions, more in zip(self.all, other.all, strict=True):
+            regions.update(more)
         self.touched.update(other.touched)
         self.arrived.update(other.arrived)
         self.unproxied.update(other.unproxied)
@@ -176,48 +174,48 @@ class Pending:
             self.unproxied[Touch(op)] = None
 
     def carry(self, loop: Op) -> None:
-        """See accesses to global memory as the next iteration of a loop does."""
+        """Shift accesses to global memory to the next iteration of a loop."""
         self.touched = {touch.carried_by(loop): None for touch in self.touched}
         self.unproxied = {touch.carried_by(loop): None for touch in self.unproxied}
 
     def leave(self, loop: Op) -> None:
-        """See accesses to global memory as what follows a loop does."""
+        """Shift accesses to global memory to after a loop."""
         self.touched = {touch.after(loop): None for touch in self.touched}
         self.unproxied = {touch.after(loop): None for touch in self.unproxied}
 
-    def map(self, change: Callable[[Place], Place]) -> None:
-        """Replace every place in shared memory."""
-        for places in self.all:
-            changed = dict.fromkeys(map(change, places))
-            places.clear()
-            places.update(changed)
-        self.drains = tuple(dict.fromkeys(map(change, places)) for places in self.drains)
-        self.dots = tuple(dict.fromkeys(map(change, places)) for places in self.dots)
+    def map(self, change: Callable[[Region], Region]) -> None:
+        """Replace every region in shared memory."""
+        for regions in self.all:
+            changed = dict.fromkeys(map(change, regions))
+            regions.clear()
+            regions.update(changed)
+        self.drains = tuple(dict.fromkeys(map(change, regions)) for regions in self.drains)
+        self.dots = tuple(dict.fromkeys(map(change, regions)) for regions in self.dots)
 
 
-def _merged(some: tuple[Places, ...], others: tuple[Places, ...]) -> tuple[Places, ...]:
-    """Return what is in flight where two paths join: at least so many newer ones, on either."""
-    paired = zip_longest(some, others, fillvalue=Places())
+def _merged(left: tuple[Regions, ...], right: tuple[Regions, ...]) -> tuple[Regions, ...]:
+    """Return the accesses in flight where two paths join, aligned at the newest."""
+    paired = zip_longest(left, right, fillvalue=Regions())
     return tuple(mine | more for mine, more in paired)
 
 
-def places_of(op: Op, access: AccessKind) -> Places:
-    """Return the places in shared memory that an op reads or writes."""
-    values = [getattr(op, each.of) for each in op.effects_on(Resource.SHARED, access)]
-    return {place_of(value): None for value in values if isinstance(value.type, SharedType)}
+def regions_of(op: Op, access: AccessKind) -> Regions:
+    """Return the regions in shared memory that an op reads or writes."""
+    values = [getattr(op, effect.of) for effect in op.effects_on(Resource.SHARED, access)]
+    return {region_of(value): None for value in values if isinstance(value.type, SharedType)}
 
 
-def place_of(buffer: Value) -> Place:
-    """Return the place of a buffer, or of the stage that a value is."""
+def region_of(buffer: Value) -> Region:
+    """Return the region of a buffer or stage."""
     op, stage = allocation_of(buffer).op, stage_of(buffer)
     number = None if stage is None else _stage_number(stage)
     assert isinstance(op, gpu.SharedAlloc)
     assert isinstance(op.out.type, SharedType)
-    return Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, number)
+    return Region(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, number)
 
 
 def _stage_number(op: gpu.SharedStage) -> int | None:
-    """Return how many stages after the loop's index this one is, or None if there is no index.
+    """Return a stage's distance from the loop's index, or None without an index.
 
     Before a loop, a number counts from the initial index.
     """
@@ -227,7 +225,7 @@ def _stage_number(op: gpu.SharedStage) -> int | None:
 
 
 def _counter_start(index: Value) -> int | None:
-    """Return the constant that a stage index is, or that the index of a loop begins with."""
+    """Return a constant stage index, or the constant start of a loop's index."""
     if isinstance(index.op, arith.Constant):
         return int(index.op.value)
     block = index.owner
@@ -241,7 +239,7 @@ def _counter_start(index: Value) -> int | None:
 
 
 def rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
-    """Return the rings whose stages a loop rotates."""
+    """Return the rings rotated by a loop."""
     rotated: dict[gpu.SharedAlloc, None] = {}
     for counter in loop.carried if isinstance(loop, scf.For) else ():
         if _counter_start(counter) is None:

@@ -1,1 +1,1 @@
-"""Which loads and stores become tensor or bulk copies, and what the launcher encodes for them."""
+"""Replace loads and stores by tensor or bulk copies, with tensor maps from the launcher."""

@@ -1,6 +1,6 @@
-"""What bulk loads and bulk stores share: what requests them, what qualifies, how much room is left.
+"""Shared rules of bulk loads and stores: requests, qualification, free shared memory.
 
-Invariant: what is refused has a remark with the reason, and with the remedy if there is one.
+Invariant: every refused access gets a remark with the reason and, if possible, a remedy.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 from aotc.target import Feature
 
 _MIN_BYTES = 2048
-"""The fewest bytes of a copy that are worth a mbarrier round trip."""
+"""The fewest bytes of a copy worth a mbarrier round trip."""
 _DONE = {gpu.Load: "loaded", gpu.Store: "stored", gpu.AtomicRmw: "updated"}
 _RESERVED_BYTES = 1024  # mbarriers, and padding of buffers to their alignment
 
 
 def may_copy(schedule: Schedule) -> bool:
-    """Return whether the target has bulk copies, and each program a CTA of its own for them."""
+    """Return whether the target has bulk copies and each program runs in one CTA."""
     return Feature.TMA in schedule.target.features and schedule.config.num_ctas == 1
 
 
 def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
-    """Return whether a loop without dots and inner loops is asked to be pipelined."""
+    """Return whether a loop without dots and inner loops requests pipelining."""
     if schedule.stages_of(loop) == 1:
         return False
-    asked = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
-    return bool(asked) and not any(op.has(Trait.LOOP, Trait.DOT) for op in loop.body.walk())
+    is_requested = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
+    return bool(is_requested) and not any(op.has(Trait.LOOP, Trait.DOT) for op in loop.body.walk())
 
 
 def is_long(kind: Type) -> bool:
-    """Return whether a tile is large enough to be copied, in whole bytes."""
+    """Return whether a tile of whole bytes is large enough for a copy."""
     if not isinstance(kind, TileType) or not isinstance(kind.element, ScalarType):
         return False
     element = kind.element
@@ -51,15 +51,15 @@ def is_long(kind: Type) -> bool:
 
 
 def reduce_kind(op: tile.AtomicRmw | gpu.AtomicRmw) -> ReduceKind:
-    """Return how a copy reduces what a relaxed atomic updates. Raises: UnmappableError if none does."""
+    """Return a copy's reduction for a relaxed atomic. Raises: UnmappableError if none exists."""
     element = element_of(op.value.type)
-    found = next((kind for kind in get_args(ReduceKind) if kind == op.kind), None)
+    reduction = next((kind for kind in get_args(ReduceKind) if kind == op.kind), None)
     assert isinstance(element, ScalarType)
-    if found is None or not supports_reduce(found, element):
+    if reduction is None or not supports_reduce(reduction, element):
         raise UnmappableError(f"copies have no atomic {op.kind} of {element}")
     if op.scope == "sys":
         raise UnmappableError("copies are atomic for one GPU, not for the system")
-    return found
+    return reduction
 
 
 def choose_runs(
@@ -67,25 +67,25 @@ def choose_runs(
     run_of: Callable[[AccessT], ContiguousRun],
     schedule: Schedule,
 ) -> list[tuple[AccessT, ContiguousRun]]:
-    """Return the accesses whose run `run_of` does not refuse; remark which copies make."""
-    found: list[tuple[AccessT, ContiguousRun]] = []
+    """Return the accesses with their runs, unless `run_of` refuses; remark either outcome."""
+    runs: list[tuple[AccessT, ContiguousRun]] = []
     for access in accesses:
-        name, done = root_names(access.pointer), _DONE[type(access)]
+        name, verb = root_names(access.pointer), _DONE[type(access)]
         try:
             run = run_of(access)
         except UnmappableError as refusal:
             reason = f"{refusal.reason}; {refusal.remedy}" if refusal.remedy else refusal.reason
-            text = Remark.NO_BULK_COPY(name=name, done=done, reason=reason)
+            text = Remark.NO_BULK_COPY(name=name, done=verb, reason=reason)
             schedule.remark(access.loc, text)
             continue
-        text = Remark.BULK_COPY(name=name, done=done, size=run.size_bytes)
+        text = Remark.BULK_COPY(name=name, done=verb, size=run.size_bytes)
         schedule.remark(access.loc, text)
-        found.append((access, run))
-    return found
+        runs.append((access, run))
+    return runs
 
 
 def order_is_promised(first: Op, second: Op) -> bool:
-    """Return whether the user promised that two accesses of a loop do not alias."""
+    """Return whether the user promised no alias between two accesses of a loop."""
     if is_promised_apart(accessed(first), accessed(second)):
         return True
     loops = loops_around(first, second)
@@ -93,7 +93,7 @@ def order_is_promised(first: Op, second: Op) -> bool:
 
 
 def advise_order(first: Op, second: Op) -> str:
-    """Return the advice that makes `order_is_promised` true, an empty string if there is none."""
+    """Return advice to make `order_is_promised` true, or an empty string."""
     loops = loops_around(first, second)
     helps = loops and all(isinstance(op, scf.For) for op in loops)
     return "num_stages of tl.range promises that it is not" if helps else ""
@@ -107,7 +107,7 @@ def loops_around(first: Op, second: Op) -> list[Op]:
 
 @dataclass
 class Room:
-    """Track the shared memory that is left; rings of all loops are live at the same time."""
+    """Track free shared memory; rings of all loops are live at the same time."""
 
     left_bytes: int
 
@@ -122,7 +122,7 @@ class Room:
 
 
 def room_for_copies(kernel: Kernel, schedule: Schedule) -> Room:
-    """Return the shared memory that other buffers of a kernel leave."""
+    """Return the shared memory left by a kernel's other buffers."""
     taken_bytes = sum(_taken_bytes(op, schedule) for op in kernel.walk())
     return Room(schedule.target.max_shared_bytes - _RESERVED_BYTES - taken_bytes)
 

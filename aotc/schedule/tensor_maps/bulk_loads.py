@@ -1,22 +1,19 @@
-"""Replace loads of contiguous memory by bulk copies in loops that were asked to be pipelined.
+"""Replace contiguous loads by bulk copies in loops with requested pipelining.
 
-A loop that only reads rows, as a softmax does, is limited by registers: they hold one iteration,
-and little of it. One thread that issues copies of some kilobytes keeps as many stages in flight as
-there is shared memory for. A contiguous load of such a loop (`contiguous_run`) becomes a bulk copy
-to a buffer and a load from there, masked as before; which warp issues the copies, and how far
-ahead, is decided as for tensor loads.
+A loop over rows, such as a softmax, is limited by registers: they hold little more than one iteration's
+loads. One thread issuing copies of some kilobytes keeps as many stages in flight as shared memory holds. A
+contiguous load of such a loop (`contiguous_run`) becomes a bulk copy to a buffer and a load from there,
+masked as before. The issuing warp and the distance ahead are chosen as for tensor loads.
 
-This pays where few CTAs are resident, or loops have few loads in flight. Where many CTAs
-share an SM they hide each other's latency, and a ring of buffers would only lower the
-occupancy. The compiler does not know which it is, so the source says it, by `num_stages` or
-`warp_specialize` of `tl.range`, or the configuration, by `warp_specialize`. Operands of dots
-are copied anyway. A load whose address was loaded in the same loop is left alone: the thread
-that issues copies would stall on every address.
+This pays if few CTAs are resident, or loops have few loads in flight. Many CTAs on an SM hide each other's
+latency, and a ring of buffers would only lower the occupancy. The compiler cannot tell, so the source
+requests copies by `num_stages` or `warp_specialize` of `tl.range`, or the configuration by
+`warp_specialize`. Operands of dots are copied anyway. A load with an address loaded in the same loop stays:
+the thread issuing copies would stall on every address.
 
-Copies do not see what the kernel itself wrote before, and may be issued ahead of it.
+Copies do not see the kernel's earlier writes, and may be issued ahead of them.
 
-Invariant: the kernel computes what it computed; a copy keeps its order with all that the kernel
-writes.
+Invariant: results are unchanged; a copy keeps its order with all writes of the kernel.
 """
 
 from __future__ import annotations
@@ -77,31 +74,33 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
         room.take(run.size_bytes, schedule.stages_of(load.parent_op))
         return run
 
-    found = choose_runs(loads, checked, schedule)
-    for load, run in found:
+    runs = choose_runs(loads, checked, schedule)
+    for load, run in runs:
         with at(load.loc):
             _copy(load, run, analysis)
 
 
-# ---- which loads ------------------------------------------------------------------------------
+# ---- checks -----------------------------------------------------------------------------------
 
 
 def _check_runs_ahead(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
     """Refuse a load whose copy cannot be issued iterations ahead."""
     loop = load.parent_op
     assert isinstance(loop, scf.For)
-    needed = collect_slice(loop, [run.base, *run.scalars(analysis)])
-    if needed.obstacle:
-        raise UnmappableError(needed.obstacle)
-    masked = collect_slice(loop, [each for each in (load.mask, load.other) if each is not None])
-    if needed.loads or masked.loads or masked.obstacle:
+    addressing = collect_slice(loop, [run.base, *run.scalars(analysis)])
+    if addressing.obstacle:
+        raise UnmappableError(addressing.obstacle)
+    masked = collect_slice(
+        loop, [operand for operand in (load.mask, load.other) if operand is not None]
+    )
+    if addressing.loads or masked.loads or masked.obstacle:
         raise UnmappableError("its address or mask depends on what the loop loads")
 
 
 def _check_order(load: gpu.Load, kernel: Kernel) -> None:
-    """Refuse a load that may read what the kernel wrote before it.
+    """Refuse a load that may read the kernel's earlier writes.
 
-    `num_stages` promises that within a loop different arguments do not alias.
+    `num_stages` promises no alias between different arguments within a loop.
     """
     if load.volatile or load.cache == "cv":
         raise UnmappableError("it is volatile")
@@ -111,7 +110,7 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
     for fence in fences(kernel.body):
         pointer = written_pointer(fence)
         if fence.has(Trait.DEPENDENT_LAUNCH):
-            continue  # the thread that issues copies waits, too
+            continue  # the thread issuing copies waits, too
         if pointer is not None and shared_roots(load.pointer, pointer):
             raise UnmappableError("the kernel writes through it, too")
         if not may_precede(fence, load):
@@ -131,20 +130,20 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
 
 def _copy(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
     """Copy the run to a buffer, and load the tile from there."""
-    place, kind = Builder.before_op(load), load.out.type
+    builder, kind = Builder.before_op(load), load.out.type
     assert isinstance(kind, TileType)
     assert kind.layout is not None
-    emitter = RunEmitter(analysis, place)
+    emitter = RunEmitter(analysis, builder)
     layout = row_major_shared(kind.shape)
     element = element_of(kind)
     assert isinstance(element, ScalarType)
     pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
-    buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
-    place(tma.SyncBulkLoad(pointer, buffer, size_bytes, load.eviction))
+    buffer = builder(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
+    builder(tma.SyncBulkLoad(pointer, buffer, size_bytes, load.eviction))
     vector, _ = buffer_access(kind.layout, layout, element.bits, ("",))
     if load.mask is None:
         read = gpu.SharedLoad(buffer, kind.layout, vector)
     else:
         # The elements of an access share a mask value, since runs end with whole pieces.
         read = gpu.MaskedSharedLoad(buffer, kind.layout, vector, mask=load.mask, other=load.other)
-    load.replace_with([place(read).out])
+    load.replace_with([builder(read).out])

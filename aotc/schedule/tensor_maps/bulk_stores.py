@@ -1,23 +1,21 @@
-"""Replace stores to contiguous memory by bulk copies in loops that were asked to be pipelined.
+"""Replace contiguous stores by bulk copies in loops with requested pipelining.
 
-The counterpart of `bulk_loads`: a contiguous tile is written to a buffer in shared memory, and one
-thread issues its copy from there, which stays in flight while the next iteration
-computes (`pipeline_tma_stores`). Threads then issue one access an iteration where they issued many.
+The counterpart of `bulk_loads`: threads write a contiguous tile to shared memory, and one thread issues its
+copy. The copy stays in flight while the next iteration computes (`pipeline_tma_stores`). Threads then issue
+one access an iteration instead of many. A store by threads is asynchronous too, while a copy costs a
+barrier and a buffer. So `num_stages` alone does not request it, but `warp_specialize` of `tl.range` or of
+the configuration does.
 
-A store by threads is asynchronous as well, and costs them little else; a copy costs a
-barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specialize` does, of
-`tl.range` or of the configuration.
+An atomic without users of its result is a reduction. Copies reduce too, atomically for each element and in
+any order, so other reductions of the same kind may share the memory. Threads updating 16 bytes at a time
+are faster (on an H100 copies reach 0.94 to 1.00 of their rate). Integers, updated one at a time by threads,
+are added by copies at the same rate with fewer instructions.
 
-An atomic whose result nobody uses is a reduction, which copies do as well, each element atomically: in any
-order among themselves, so others of its kind may go to the same memory. Where threads update 16 bytes at a
-time they are faster (measured on an H100: copies have 0.94 to 1.00 of their rate); integers, which they
-update one at a time, copies add at the same rate and with fewer instructions.
+Copies complete at any time: after later accesses, and in no order among themselves. So a store stays if the
+kernel writes through its pointer elsewhere, if a later access may read the same memory, or if anything
+keeps memory accesses in order.
 
-Copies complete at any time: after what the kernel does next, and in no order among themselves. So a
-store is left alone if the kernel writes through its pointer elsewhere, if a later access may read
-the same memory, or if anything keeps memory accesses in order.
-
-Invariant: what becomes a copy may be written at any time from there to the kernel's end.
+Invariant: a store replaced by a copy may complete at any time up to the kernel's end.
 """
 
 from __future__ import annotations
@@ -86,16 +84,16 @@ def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
             _copy(store, run, analysis)
 
 
-# ---- which ------------------------------------------------------------------------------------
+# ---- checks -----------------------------------------------------------------------------------
 
 
 def _asks(loop: scf.For, schedule: Schedule) -> bool:
-    asked = loop.warp_specialize or schedule.config.warp_specialize
-    return bool(asked) and asks_for_copies(loop, schedule)
+    is_requested = loop.warp_specialize or schedule.config.warp_specialize
+    return bool(is_requested) and asks_for_copies(loop, schedule)
 
 
 def _check_order(store: Written, kernel: Kernel) -> None:
-    """Refuse a store that must complete before a later access, or after an earlier one."""
+    """Refuse a store ordered before a later or after an earlier access."""
     for op in kernel.walk():
         only_reads = op.reads(Resource.GLOBAL) and not op.writes(Resource.GLOBAL)
         if not only_reads or not may_precede(store, op):
@@ -126,15 +124,15 @@ def _check_order(store: Written, kernel: Kernel) -> None:
 
 
 def _is_fence_of(fence: Op, store: Written) -> bool:
-    """Return whether a fence stands before an atomic for the order that the atomic asks for."""
+    """Return whether a fence implements an atomic's own memory order."""
     if not isinstance(store, gpu.AtomicRmw):
         return False
     return store.prev is fence or (store.prev is not None and store.prev.prev is fence)
 
 
 def _reduce_alike(op: Op, store: Written) -> bool:
-    """Return whether two writes come to the same in either order."""
-    kinds = [each.kind for each in (op, store) if isinstance(each, gpu.AtomicRmw)]
+    """Return whether two writes commute."""
+    kinds = [atomic.kind for atomic in (op, store) if isinstance(atomic, gpu.AtomicRmw)]
     return len(kinds) > 1 and kinds[0] == kinds[1]
 
 
@@ -142,15 +140,15 @@ def _reduce_alike(op: Op, store: Written) -> bool:
 
 
 def _copy(store: Written, run: ContiguousRun, analysis: AffineAnalysis) -> None:
-    """Store the tile through a buffer, and from there the run."""
-    place, kind = Builder.before_op(store), store.value.type
+    """Store the tile to a buffer, and copy the run from there."""
+    builder, kind = Builder.before_op(store), store.value.type
     assert isinstance(kind, TileType)
     element = kind.element
     assert isinstance(element, ScalarType)
-    emitter = RunEmitter(analysis, place)
+    emitter = RunEmitter(analysis, builder)
     pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
     layout = row_major_shared(kind.shape)
-    buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
+    buffer = builder(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
     reduction = reduce_kind(store) if isinstance(store, gpu.AtomicRmw) else ""
-    place(tma.StagedBulkStore(pointer, store.value, buffer, size_bytes, reduction))
+    builder(tma.StagedBulkStore(pointer, store.value, buffer, size_bytes, reduction))
     store.erase()

@@ -1,11 +1,10 @@
-"""Descriptors that branches and loops pass on: which one it is, is decided at run time.
+"""Split descriptors passed through branches and loops into their parts.
 
-Such a descriptor is carried as what it is made of, the address, the extents and the strides of its
-tensor, and made anew where it comes out: in the arms' successor, or at the start of an iteration. From
-there on it is like any descriptor that the kernel makes. Between parameters of the kernel the addresses of
-their tensor maps are passed on, too, if the kernel only loads through them: then no map is made.
+Such a descriptor is carried as its parts: address, extents and strides of its tensor. It is rebuilt after
+the branch or at the start of an iteration, and then treated like any descriptor made in the kernel. For
+parameters only loaded through, the addresses of their tensor maps are carried too, and no map is made.
 
-Invariant: afterwards no branch and no loop passes on a descriptor.
+Invariant: afterwards no branch or loop yields a descriptor.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ PartsOf = Callable[[Value], Sequence[Value]]
 
 
 def pass_on_parts(kernel: Kernel, parts_of_parameter: PartsOf, *, has_maps: bool) -> None:
-    """Replace descriptors that control flow passes on by their parts.
+    """Replace descriptors passed through control flow by their parts.
 
     `parts_of_parameter` returns the address, the extents and the strides of a parameter's tensor.
-    With `has_maps` parameters have tensor maps whose boxes are whole tiles.
-    Raises: CompileError for a descriptor whose map is in memory: nobody knows what it describes.
+    With `has_maps`, parameters have tensor maps with whole tiles as boxes.
+
+    Raises: CompileError for a descriptor with a map in memory: its parts are unknown.
     """
     chosen = [value for value in _passed_on(kernel) if _is_descriptor(value)]
     if chosen:
@@ -47,7 +47,7 @@ def _is_descriptor(value: Value) -> bool:
 
 
 def _are_loaded_parameters(chosen: Sequence[Value]) -> bool:
-    """Return whether descriptors are parameters, loaded by maps and not written through."""
+    """Return whether descriptors are parameters, loaded through maps and never written through."""
     roots = dict.fromkeys(root for value in chosen for root in pointer_roots(value))
     users = [user for value in (*chosen, *roots) for user in value.users]
     are_parameters = all(root.op is None and _is_descriptor(root) for root in roots)
@@ -58,7 +58,7 @@ def _are_loaded_parameters(chosen: Sequence[Value]) -> bool:
 
 
 class _Copy:
-    """Copy a kernel's body; `parts` has those of each old descriptor, in the new body."""
+    """Copy a kernel's body; `parts` maps old descriptors to parts in the new body."""
 
     def __init__(self, kernel: Kernel, parts_of_parameter: PartsOf, *, by_map: bool) -> None:
         self.kernel = kernel
@@ -68,7 +68,7 @@ class _Copy:
         self.parts: dict[Value, Sequence[Value]] = {}
 
     def run(self) -> None:
-        """Replace the kernel's ops; its parameters stay, and may become more."""
+        """Replace the kernel's ops; parameters stay, and new ones may be added."""
         body = self.kernel.body
         old = Block()
         for op in list(body):
@@ -82,7 +82,7 @@ class _Copy:
         return self.values.get(value, value)
 
     def _flat(self, values: Sequence[Value]) -> list[Value]:
-        """Return values of the new body, and the parts of descriptors among them."""
+        """Return new values, with descriptors flattened to their parts."""
         flat: list[Value] = []
         for value in values:
             flat += self._parts_of(value) if _is_descriptor(value) else [self._value(value)]
@@ -98,7 +98,7 @@ class _Copy:
                     remedy="choose between the addresses of the maps instead",
                 )
             if isinstance(op, descriptor.DescriptorOf):
-                self.parts[value] = [self._value(each) for each in op.operands]
+                self.parts[value] = [self._value(operand) for operand in op.operands]
             else:
                 parts = self.parts_of_parameter(value)
                 if self.by_map:
@@ -114,36 +114,36 @@ class _Copy:
 
     # -- ops ---------------------------------------------------------------------------------
 
-    def _copy_ops(self, source: Block, place: Builder) -> None:
+    def _copy_ops(self, source: Block, builder: Builder) -> None:
         for op in source:
             if op.terminator:
                 continue
             with at(op.loc):
                 if isinstance(op, scf.For):
-                    self._copy_for(op, place)
+                    self._copy_for(op, builder)
                 elif isinstance(op, scf.If):
-                    self._copy_if(op, place)
+                    self._copy_if(op, builder)
                 elif isinstance(op, scf.While):
-                    self._copy_while(op, place)
+                    self._copy_while(op, builder)
                 else:
-                    place(op.clone(self.values))
+                    builder(op.clone(self.values))
 
-    def _args(self, old: Sequence[Value], block: Block, place: Builder) -> None:
-        """Add arguments to a block for those of an old one, and make the descriptors that it uses."""
+    def _args(self, old: Sequence[Value], block: Block, builder: Builder) -> None:
+        """Add arguments for an old block's, and rebuild its descriptors."""
         for arg in old:
             kinds = (
                 self._part_types(arg.type) if isinstance(arg.type, DescriptorType) else [arg.type]
             )
-            self._bind(arg, [block.add_arg(kind, arg.hint) for kind in kinds], place)
+            self._bind(arg, [block.add_arg(kind, arg.hint) for kind in kinds], builder)
 
-    def _results(self, old: Sequence[Value], new: Sequence[Value], place: Builder) -> None:
+    def _results(self, old: Sequence[Value], new: Sequence[Value], builder: Builder) -> None:
         left = iter(new)
         for value in old:
             kind = value.type
             count = len(self._part_types(kind)) if isinstance(kind, DescriptorType) else 1
-            self._bind(value, [next(left) for _ in range(count)], place)
+            self._bind(value, [next(left) for _ in range(count)], builder)
 
-    def _bind(self, old: Value, new: Sequence[Value], place: Builder) -> None:
+    def _bind(self, old: Value, new: Sequence[Value], builder: Builder) -> None:
         kind = old.type
         if not isinstance(kind, DescriptorType):
             (self.values[old],) = new
@@ -154,13 +154,13 @@ class _Copy:
             pointer, *rest = new
             form = kind.block, kind.fill_nan
             if self.by_map:
-                made = place(descriptor.DescriptorIn(pointer, rest[0], rest[1:], *form)).out
+                copy = builder(descriptor.DescriptorIn(pointer, rest[0], rest[1:], *form)).out
             else:
-                made = place(descriptor.DescriptorOf(pointer, rest, *form)).out
-            made.hint = old.hint
-            self.values[old] = made
+                copy = builder(descriptor.DescriptorOf(pointer, rest, *form)).out
+            copy.hint = old.hint
+            self.values[old] = copy
 
-    def _copy_for(self, op: scf.For, place: Builder) -> None:
+    def _copy_for(self, op: scf.For, builder: Builder) -> None:
         body = Block()
         inner = Builder(body)
         self.values[op.induction] = body.add_arg(op.induction.type, op.induction.hint)
@@ -169,20 +169,20 @@ class _Copy:
         inner(scf.Yield(self._flat(op.body.terminator.operands)))
         bounds = [self._value(value) for value in (op.lower, op.upper, op.step)]
         slots = [*bounds, *self._flat(op.init)]
-        made = place(build(scf.For, slots, op.attributes, [body], op.loc))
-        self._results(op.outs, made.outs, place)
+        copy = builder(build(scf.For, slots, op.attributes, [body], op.loc))
+        self._results(op.outs, copy.outs, builder)
 
-    def _copy_if(self, op: scf.If, place: Builder) -> None:
+    def _copy_if(self, op: scf.If, builder: Builder) -> None:
         arms: list[Block] = []
         for arm in op.blocks:
             copied = Block()
             self._copy_ops(arm, Builder(copied))
             Builder(copied)(scf.Yield(self._flat(arm.terminator.operands)))
             arms.append(copied)
-        made = place(build(scf.If, [self._value(op.condition)], {}, arms, op.loc))
-        self._results(op.outs, made.outs, place)
+        copy = builder(build(scf.If, [self._value(op.condition)], {}, arms, op.loc))
+        self._results(op.outs, copy.outs, builder)
 
-    def _copy_while(self, op: scf.While, place: Builder) -> None:
+    def _copy_while(self, op: scf.While, builder: Builder) -> None:
         before, after = Block(), Block()
         self._args(op.before.args, before, Builder(before))
         self._copy_ops(op.before, Builder(before))
@@ -192,5 +192,5 @@ class _Copy:
         self._copy_ops(op.after, Builder(after))
         Builder(after)(scf.Yield(self._flat(op.after.terminator.operands)))
         slots = self._flat(op.init)
-        made: Op = place(build(scf.While, slots, op.attributes, [before, after], op.loc))
-        self._results(op.outs, made.results, place)
+        copy: Op = builder(build(scf.While, slots, op.attributes, [before, after], op.loc))
+        self._results(op.outs, copy.results, builder)

@@ -1,12 +1,11 @@
-"""The contiguous run of memory that an access through pointers touches, if it does, up to an end.
+"""Derive the contiguous run of memory touched by an access through pointers.
 
-A tile whose elements are contiguous in memory, the last axis first, needs no tensor map to be
-copied by hardware: an address and a length do. A mask may cut it off, between rows or anywhere; the
-length is then computed at run time. Bulk copies move multiples of 16 bytes, so the start and the
-end of a run have to be known to be such multiples.
+A tile contiguous in memory, in row-major order, needs no tensor map for a copy: an address and a length
+suffice. A mask may end it anywhere; the length is then computed at run time. Bulk copies move multiples of
+16 bytes, so start and end of a run must be provable multiples.
 
-Invariant: the mask is true exactly for the elements before the end, and the bytes before it are a
-multiple of 16, in all launches that keep the promises of the signature.
+Invariant: the mask is true exactly for the elements before the end, at a multiple of 16 bytes, in all
+launches that keep the signature's promises.
 """
 
 from __future__ import annotations
@@ -32,10 +31,9 @@ AccessT = TypeVar("AccessT", bound=Access)
 
 @dataclass(frozen=True, slots=True)
 class ContiguousRun:
-    """A run of elements, from `start` elements after `base` on.
+    """A run of elements starting `start` elements after `base`.
 
-    It has `extent` elements, but no more than the least of `ends`, and none if one of
-    `conditions` is not below 0.
+    Its length is the least of `extent` and `ends`, or 0 unless all `conditions` are below 0.
     """
 
     base: Value
@@ -52,8 +50,8 @@ class ContiguousRun:
 
     @property
     def symbols(self) -> tuple[int, ...]:
-        """The symbols that address and length are computed from."""
-        return sum((each.symbols for each in (self.start, *self.ends, *self.conditions)), ())
+        """The symbols in address and length."""
+        return sum((affine.symbols for affine in (self.start, *self.ends, *self.conditions)), ())
 
     def scalars(self, analysis: AffineAnalysis) -> list[Value]:
         """Return the scalars of `symbols`. Raises: UnmappableError if one wraps around."""
@@ -65,9 +63,9 @@ class ContiguousRun:
 
 
 def run_of(access: Access, analysis: AffineAnalysis, facts: AxisAnalysis) -> ContiguousRun:
-    """Return the run that a load, a store or an atomic of a tile touches.
+    """Return the run touched by a load, store or atomic of a tile.
 
-    Raises: UnmappableError if it touches none, or none is known.
+    Raises: UnmappableError if no run can be derived.
     """
     kind = (access.out if isinstance(access, gpu.Load) else access.value).type
     assert isinstance(kind, TileType)
@@ -107,7 +105,7 @@ def run_of(access: Access, analysis: AffineAnalysis, facts: AxisAnalysis) -> Con
 
 
 def _position(shape: tuple[int, ...]) -> Polynomial:
-    """Return how many elements of a tile come before one of it."""
+    """Return an element's row-major position in a tile."""
     total = ZERO
     for axis, extent in enumerate(shape):
         step = Polynomial.constant(prod(shape[axis + 1 :]))
@@ -116,7 +114,7 @@ def _position(shape: tuple[int, ...]) -> Polynomial:
 
 
 def _divisor(polynomial: Polynomial, analysis: AffineAnalysis, facts: AxisAnalysis) -> int:
-    """Return a divisor of a number of elements in all launches that keep their promises."""
+    """Return a divisor of a number of elements, valid if the signature's promises hold."""
 
     def known(symbol: int) -> int:
         source = analysis.sources[symbol]
@@ -128,7 +126,7 @@ def _divisor(polynomial: Polynomial, analysis: AffineAnalysis, facts: AxisAnalys
 def _limits(
     access: Access, shape: tuple[int, ...], analysis: AffineAnalysis
 ) -> tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]:
-    """Return where the mask ends the run, in elements, and its conditions on all of them."""
+    """Return the run's ends by the mask, in elements, and its conditions on the whole run."""
     position = _position(shape)
     outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
     row, row_elems = Polynomial.symbol(axis_symbol(outermost)), prod(shape[outermost + 1 :])
@@ -170,11 +168,11 @@ def _always(limit: Polynomial, shape: tuple[int, ...]) -> bool:
 
 
 class RunEmitter:
-    """Compute addresses and lengths of runs, in 64 bits, where nothing overflows."""
+    """Emit addresses and lengths of runs, in 64 bits against overflow."""
 
-    def __init__(self, analysis: AffineAnalysis, place: Builder) -> None:
+    def __init__(self, analysis: AffineAnalysis, builder: Builder) -> None:
         self.analysis = analysis
-        self.place = place
+        self.place = builder
 
     def pointer(self, run: ContiguousRun) -> Value:
         """Return the address of the first element."""
@@ -182,19 +180,19 @@ class RunEmitter:
 
     def size_bytes(self, run: ContiguousRun) -> Value:
         """Return the length in bytes, an i32."""
-        place, whole = self.place, run.size_bytes
+        builder, whole = self.place, run.size_bytes
         if not run.ends and not run.conditions:
-            return place(arith.Constant(whole, I32)).out
+            return builder(arith.Constant(whole, I32)).out
         length = self._constant(run.extent)
         for end in run.ends:
-            length = place(arith.Min(length, self._sum(end))).out
+            length = builder(arith.Min(length, self._sum(end))).out
         zero = self._constant(0)
-        length = place(arith.Max(length, zero)).out if run.ends else length
+        length = builder(arith.Max(length, zero)).out if run.ends else length
         for condition in run.conditions:
-            holds = place(arith.Compare(self._sum(condition), zero, "lt")).out
-            length = place(arith.Select(holds, length, zero)).out
-        count = place(arith.Cast(length, I32)).out
-        return place(arith.Mul(count, place(arith.Constant(run.element_bytes, I32)).out)).out
+            holds = builder(arith.Compare(self._sum(condition), zero, "lt")).out
+            length = builder(arith.Select(holds, length, zero)).out
+        count = builder(arith.Cast(length, I32)).out
+        return builder(arith.Mul(count, builder(arith.Constant(run.element_bytes, I32)).out)).out
 
     def _constant(self, value: int) -> Value:
         return self.place(arith.Constant(value, I64)).out

@@ -1,19 +1,17 @@
-"""Which descriptors that a kernel makes get a tensor map that the kernel makes, too.
+"""Select the descriptors with a tensor map built on the device.
 
-Where no launch can describe the tensor, since its address, extents or strides are loaded or differ
-between programs, the warp that issues the copies makes the map itself: `assign_layouts` emits
-`gpu.make_tensor_map` for each `tile.descriptor_of` that is left. As Triton does, this takes
-`tl.make_tensor_descriptor` for the promise that address and strides are multiples of 16 bytes, and so
-are the rows of a tensor that is stored to. Constants that break it are seen here.
+If address, extents or strides are loaded or differ between programs, no launch can describe the tensor.
+Then the warp issuing the copies builds the map: `assign_layouts` emits `gpu.make_tensor_map` for each
+remaining `tile.descriptor_of`. As in Triton, `tl.make_tensor_descriptor` promises 16-byte multiples for
+address, strides, and the rows of a tensor stored to. Constants breaking the promise are refused here.
 
-A map holds extents less one, so none can be 0. Where an extent may be, the map has 1 in its place, and
-of a tensor with an empty axis the first extent is 1 and tiles begin at coordinate 1 of it: all of them is
-out of bounds.
+A map holds extents less one, so an extent cannot be 0. A possibly empty axis gets extent 1. For an empty
+tensor the first extent is 1 and tiles begin at its coordinate 1, so every access is out of bounds.
 
-A descriptor is loaded through, or stored through. A tensor that is accessed in other ways as well, and
-written by one of them, is accessed through pointers, which keep program order.
+A descriptor is either loaded or stored through. A tensor accessed in other ways too, with a write among
+them, is accessed through pointers, which keep program order.
 
-Invariant: accesses touch what they touched, of every tensor that is as promised.
+Invariant: accesses touch the same elements, for every tensor that keeps the promises.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ from aotc.schedule.remarks import Reason, Remark
 
 
 def map_on_device(
-    kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule
+    kernel: Kernel, descriptors: Sequence[DescriptorOf], schedule: Schedule
 ) -> dict[Value, None]:
-    """Return the descriptors that keep a map of the kernel's own; remark why others have none."""
-    kept: list[DescriptorOf] = []
-    for op in made:
+    """Return the descriptors with device-built maps; remark why others have none."""
+    on_device: list[DescriptorOf] = []
+    for op in descriptors:
         if is_trivially_dead(op):
             continue
         reason = _obstacle(op, kernel)
@@ -47,14 +45,14 @@ def map_on_device(
             schedule.remark(op.loc, Remark.NO_DEVICE_MAP(reason=reason))
         else:
             schedule.remark(op.loc, Remark.DEVICE_MAP())
-            kept.append(op)
-    return {_with_extents(op).out: None for op in kept}
+            on_device.append(op)
+    return {_with_extents(op).out: None for op in on_device}
 
 
 def _obstacle(op: DescriptorOf, kernel: Kernel) -> str:
-    """Return why a descriptor has no map of the kernel's own, or an empty string."""
+    """Return why a descriptor can have no device-built map, or an empty string."""
     ops = list(kernel.walk())
-    if any(each.has(Trait.DEPENDENT_LAUNCH) for each in ops):
+    if any(access.has(Trait.DEPENDENT_LAUNCH) for access in ops):
         return Reason.DEVICE_MAP_OVERLAPS()
     users = list(op.out.users)
     kinds = dict.fromkeys(type(user) for user in users)
@@ -66,9 +64,9 @@ def _obstacle(op: DescriptorOf, kernel: Kernel) -> str:
     in_pieces = op.strides if is_loaded else (*op.strides, op.extents[-1])
     if not all(_may_be_pieces(size, op) for size in in_pieces):
         return Reason.DEVICE_MAP_OF_ODD_ROWS()
-    places = [accessed(each, *(("write",) if is_loaded else ())) for each in ops]
-    others = [place for place in places if place is not None and place is not op.out]
-    roots = dict.fromkeys(_root_key(root) for place in others for root in pointer_roots(place))
+    pointers = [accessed(access, *(("write",) if is_loaded else ())) for access in ops]
+    foreign = [pointer for pointer in pointers if pointer is not None and pointer is not op.out]
+    roots = dict.fromkeys(_root_key(root) for pointer in foreign for root in pointer_roots(pointer))
     if any(_root_key(root) in roots for root in pointer_roots(op.pointer)):
         return Reason.DEVICE_MAP_IN_OTHER_WAYS()
     return ""
@@ -84,7 +82,7 @@ def _may_be_pieces(size: Value, op: DescriptorOf) -> bool:
 
 
 def _root_key(root: Value) -> Value | str:
-    """Return what two pointers or descriptors have in common that come from one argument."""
+    """Return a key equal for pointers and descriptors of one argument."""
     return argument_of(root) or root
 
 
@@ -92,37 +90,37 @@ def _root_key(root: Value) -> Value | str:
 
 
 def _with_extents(op: DescriptorOf) -> DescriptorOf:
-    """Replace a descriptor whose tensor may be empty by one whose tensor is not; return it."""
+    """Give a possibly empty tensor's descriptor nonzero extents; return the new descriptor."""
     unsure = [extent for extent in op.extents if not _is_positive(extent)]
     if not unsure:
         return op
     with at(op.loc):
-        place = Builder.before_op(op)
-        one = place(arith.Constant(1, I32)).out
+        builder = Builder.before_op(op)
+        unit = builder(arith.Constant(1, I32)).out
         least = unsure[0]
         for extent in unsure[1:]:
-            least = place(arith.Min(least, extent)).out
-        is_empty = place(arith.Compare(least, one, "lt")).out
-        extents = [place(arith.Select(is_empty, one, op.extents[0])).out]
+            least = builder(arith.Min(least, extent)).out
+        is_empty = builder(arith.Compare(least, unit, "lt")).out
+        extents = [builder(arith.Select(is_empty, unit, op.extents[0])).out]
         extents += [
-            place(arith.Max(extent, one)).out if extent in unsure else extent
+            builder(arith.Max(extent, unit)).out if extent in unsure else extent
             for extent in op.extents[1:]
         ]
         sizes = [*extents, *op.strides]
-        made = place(DescriptorOf(op.pointer, sizes, op.shape, op.fill_nan))
-    made.out.hint = op.out.hint
+        copy = builder(DescriptorOf(op.pointer, sizes, op.shape, op.fill_nan))
+    copy.out.hint = op.out.hint
     for access in dict.fromkeys(op.out.users):
         assert isinstance(access, descriptor.DescriptorLoad | descriptor.DescriptorStore)
         with at(access.loc):
-            place = Builder.before_op(access)
-            first = place(arith.Select(is_empty, one, access.coords[0])).out
+            builder = Builder.before_op(access)
+            first = builder(arith.Select(is_empty, unit, access.coords[0])).out
             rest = access.coords[1:]
             if isinstance(access, descriptor.DescriptorStore):
-                access.set_slots([made.out, access.value, first, *rest])
+                access.set_slots([copy.out, access.value, first, *rest])
             else:
-                access.set_slots([made.out, first, *rest])
+                access.set_slots([copy.out, first, *rest])
     op.erase()
-    return made
+    return copy
 
 
 def _is_positive(extent: Value) -> bool:

@@ -1,21 +1,19 @@
-"""Which stores and reductions through pointers tensor copies may replace: those of dots.
+"""Select stores and reductions of dots for replacement by tensor copies.
 
-A dot's result is in registers in the layout of the MMA, so threads exchange it before they store
-whole rows. A tensor copy does that on its way out, and leaves threads free while it writes. For
-tiles that were computed otherwise, stores by threads are as good.
+A dot's result is in registers in the MMA's layout, so threads exchange it before they store whole rows. A
+tensor copy rearranges it on its way out, and leaves threads free while it writes. For other tiles, stores
+by threads are as good.
 
-Tensor copies complete at any time: in no order among themselves, and after what the kernel does
-next. So no read of memory may follow, nothing else may be written through the pointer, and
-a store is in no loop. Through other pointers the kernel may write anything, and rows may
-overlap: threads keep no order there either. Earlier loads are complete, since the copy is
-issued after a barrier.
+Tensor copies complete at any time: in no order among themselves, and after later accesses. So no read of
+memory may follow, nothing else may be written through the pointer, and a store must be outside of loops.
+Writes through other pointers are free, and rows may overlap: threads keep no order there either. Earlier
+loads are complete, since the copy is issued after a barrier.
 
-An atomic whose result nobody uses is a reduction, and tensor copies reduce as well: in any order, so it
-may be in a loop, and beside others of its kind. Theirs is no order to anything else, so it has to be
-relaxed, and they are atomic for threads of one GPU.
+An atomic without users of its result is a reduction. Tensor copies reduce too, in any order, so it may be
+in a loop and beside other reductions of its kind. They order nothing else, so the atomic must be relaxed.
+Their scope is one GPU.
 
-Invariant: what passes `check_store_order` may be written at any time from there to the kernel's
-end.
+Invariant: a store accepted by `check_store_order` may complete at any time up to the kernel's end.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 _MIN_AXES = 2
 
 Written = tile.Store | tile.AtomicRmw
-"""Accesses that write a tile through pointers."""
+"""Writes of a tile through pointers."""
 
 
 def dot_stores(kernel: Kernel) -> Iterator[Written]:
-    """Yield the stores and reductions of tiles of two or more axes that are computed from dots."""
+    """Yield stores and reductions of dot results with two or more axes."""
     for op in kernel.walk():
         if isinstance(op, tile.AtomicRmw) and op.out.users:
             continue
@@ -65,12 +63,14 @@ def _comes_of_product(tile_value: Value) -> bool:
             continue
         seen[value] = None
         ends = (end for block in op.blocks for end in block.terminator.operands)
-        worklist += (each for each in (*op.operands, *ends) if isinstance(each.type, TileType))
+        worklist += (
+            operand for operand in (*op.operands, *ends) if isinstance(operand.type, TileType)
+        )
     return False
 
 
 def check_store_order(store: Written, kernel: Kernel) -> None:
-    """Refuse a store that is not the last access to its memory. Raises: UnmappableError."""
+    """Refuse a store unless it is the last access to its memory. Raises: UnmappableError."""
     if isinstance(store, tile.AtomicRmw):
         reduce_kind(store)
         if store.sem != "relaxed":
@@ -107,6 +107,6 @@ def _check_beside(op: Op, store: Written) -> None:
 
 
 def _reduce_alike(op: Op, store: Written) -> bool:
-    """Return whether two writes come to the same in either order."""
-    kinds = [each.kind for each in (op, store) if isinstance(each, tile.AtomicRmw)]
+    """Return whether two writes commute."""
+    kinds = [atomic.kind for atomic in (op, store) if isinstance(atomic, tile.AtomicRmw)]
     return len(kinds) > 1 and kinds[0] == kinds[1] and is_reduction(op)

@@ -1,10 +1,10 @@
-"""Hoist the acquisition of tensor maps in memory out of the loops that use them.
+"""Hoist acquire fences of tensor maps in memory out of loops.
 
-Each use of such a map begins with a fence, which costs more than the copy that follows. The maps
-were written before the launch, so all that a use must not cross is a wait for the grids before it:
-one of them may have written the map. `hoist_invariants` has hoisted invariant addresses before.
+Each use of such a map begins with a fence, costlier than the copy after it. Maps are written before the
+launch, so an acquire may cross anything but a wait for earlier grids: one of them may have written the map.
+`hoist_invariants` has hoisted invariant addresses before.
 
-Invariant: a map is acquired after the same waits as before, at an address that is computed.
+Invariant: a map is acquired after the same waits as before, and after its address is computed.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def _hoist(block: Block) -> None:
                     block.insert(inner, before=op)
 
 
-def _merge(block: Block, known: dict[Hashable, DescriptorAt]) -> None:
-    """Merge equal acquisitions; `known` holds those since the last wait."""
+def _merge(block: Block, dominating: dict[Hashable, DescriptorAt]) -> None:
+    """Merge equal acquisitions; `dominating` holds those since the last wait."""
     for op in block:
         for nested in op.blocks:
-            # An iteration may follow another one's end.
-            _merge(nested, {} if _waits(op) else dict(known))
+            # An iteration may follow a wait at the end of the previous one.
+            _merge(nested, {} if _waits(op) else dict(dominating))
         if _waits(op):
-            known.clear()
+            dominating.clear()
         if isinstance(op, DescriptorAt):
-            earlier = known.setdefault((op.pointer, op.element, op.shape), op)
+            earlier = dominating.setdefault((op.pointer, op.element, op.shape), op)
             if earlier is not op:
                 op.replace_with(earlier.results)

@@ -1,19 +1,19 @@
-"""Lower descriptors: extents and strides become parameters, and so do pointers.
+"""Lower descriptors: pointers, extents and strides become parameters.
 
-A target with tensor copies keeps the descriptors for `assign_layouts`, which makes tensor maps of
-them. On any other target a tile is loaded and stored through pointers, with masks for the bounds of
-the tensor: the same source builds everywhere.
+A target with tensor copies keeps the descriptors; `assign_layouts` turns them into tensor maps. On other
+targets a tile is loaded and stored through pointers, masked at the tensor's bounds, so the same source
+builds everywhere.
 
-A descriptor that branches or loops pass on is passed on as its parts (`chosen_descriptors`), and made of
-them by the kernel itself.
+A descriptor passed through branches or loops is split into its parts (`chosen_descriptors`), and rebuilt by
+the kernel.
 
-A descriptor that the kernel makes itself becomes a parameter too, if the launch arguments
-determine its tensor (`made_tensors`). If not, the kernel makes the map (`device_maps`), or its tiles go
-through pointers. So do rows that are gathered and scattered, on every target: copies of rows by index
-(`cp.async.bulk.tensor` with `tile::gather4`) are of sm_100 and newer, and not used yet.
+A descriptor made in the kernel becomes a parameter too, if the launch arguments determine its tensor
+(`made_tensors`). If not, the kernel builds the map (`device_maps`), or its tiles go through pointers.
+Gathered and scattered rows go through pointers on every target: copies of rows by index
+(`cp.async.bulk.tensor` with `tile::gather4`) need sm_100, and are not used yet.
 
-Invariant: afterwards no op reads extents or strides of a descriptor, and one that is made from a
-pointer is loaded or stored through, and has a map; without tensor copies there are no descriptors.
+Invariant: afterwards no op reads extents or strides of a descriptor. A descriptor made from a pointer has
+a map and is loaded or stored through. Without tensor copies there are no descriptors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DescriptorUse = (
 
 
 def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
-    """Replace descriptor ops that the target has no tensor copies for; see the module docstring."""
+    """Replace descriptor ops without tensor copies on the target; see the module docstring."""
     _check_stored_maps(kernel, schedule.target)
     if not any(isinstance(value.type, DescriptorType) for value in _values(kernel)):
         return
@@ -52,24 +52,24 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     tensors = _Tensors(kernel)
     has_whole_maps = has_copies and is_whole
     pass_on_parts(kernel, tensors.parts, has_maps=has_whole_maps)
-    made = _answer_made(kernel)
+    descriptors = _answer_made(kernel)
     tensors = _Tensors(kernel, tensors.added)
     if not has_copies:
         tensors.make_pointers()
     _lower(kernel, tensors, schedule.target, _QUERIES)
-    kept: dict[Value, None] = {}
+    mapped: dict[Value, None] = {}
     if has_copies and schedule.map_pointers:
-        # What was read of other descriptors is known to the launch as well.
-        kept = map_on_device(kernel, map_made(kernel, made, schedule), schedule)
+        # Extents and strides read from parameters' descriptors are launch arguments by now.
+        mapped = map_on_device(kernel, map_made(kernel, descriptors, schedule), schedule)
         tensors = _Tensors(kernel, tensors.added)
-    _lower(kernel, tensors, schedule.target, _ACCESSES, kept)
-    for op in made:
+    _lower(kernel, tensors, schedule.target, _ACCESSES, mapped)
+    for op in descriptors:
         if op.block is not None and is_trivially_dead(op):
             op.erase()
 
 
 def _drop_prefetches(kernel: Kernel, *, has_copies: bool) -> None:
-    """Erase hints that nothing comes of: on tensors without a map of their own, or cut for a cluster."""
+    """Erase useless prefetch hints: tensors without maps, or split across a cluster."""
     for op in list(kernel.walk()):
         if isinstance(op, descriptor.DescriptorPrefetch):
             is_parameter = op.descriptor.op is None and op.descriptor.owner is kernel.body
@@ -78,7 +78,7 @@ def _drop_prefetches(kernel: Kernel, *, has_copies: bool) -> None:
 
 
 def _values(kernel: Kernel) -> Iterator[Value]:
-    """Yield the values that may be descriptors: arguments, and those made from pointers."""
+    """Yield possible descriptors: arguments, and results of ops that make descriptors."""
     yield from kernel.body.args
     for op in kernel.walk():
         yield from op.results
@@ -91,39 +91,39 @@ def _lower(
     rules: Mapping[type[Op], _Rule],
     mapped: Container[Value] = (),
 ) -> None:
-    """Apply rules to the uses of descriptors; tensor copies stay as they are.
+    """Apply rules to the uses of descriptors, except tensor copies.
 
-    They are of parameters, and of those that are `mapped` by the kernel.
+    Tensor copies use parameters, or descriptors in `mapped`, with maps built by the kernel.
     """
     has_copies = Feature.TMA in target.features
     for op in list(kernel.walk()):
         if not isinstance(op, _DescriptorUse):
             continue
-        if is_trivially_dead(op):  # asking for one extent asks for all
+        if is_trivially_dead(op):  # reading one extent reads all
             op.erase()
             continue
         with at(op.loc):
             if isinstance(op.descriptor.op, descriptor.DescriptorAt):
                 _check_in_memory(op, target)
                 continue
-            made = op.descriptor.op
-            has_map = made is None or op.descriptor in mapped
-            has_map |= isinstance(made, descriptor.DescriptorIn)
+            producer = op.descriptor.op
+            has_map = producer is None or op.descriptor in mapped
+            has_map |= isinstance(producer, descriptor.DescriptorIn)
             is_copy = has_copies and has_map and type(op) in _ACCESSES
             if type(op) in rules and not is_copy:
                 op.replace_with(rules[type(op)](op, tensors, Builder.before_op(op)))
 
 
 def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
-    """Return the ops that make descriptors, of which no op reads extents or strides any more."""
+    """Replace extents and strides read from descriptors made here; return the making ops."""
     for op in list(kernel.walk()):
         if isinstance(op, descriptor.DescriptorQuery):
-            made = op.descriptor.op
-            if isinstance(made, descriptor.DescriptorOf | descriptor.DescriptorIn):
-                place = Builder.before_op(op)
-                sizes = made.extents
+            producer = op.descriptor.op
+            if isinstance(producer, descriptor.DescriptorOf | descriptor.DescriptorIn):
+                builder = Builder.before_op(op)
+                sizes = producer.extents
                 if isinstance(op, descriptor.DescriptorStride):
-                    sizes = [*made.strides, place(arith.Constant(1, I64)).out]
+                    sizes = [*producer.strides, builder(arith.Constant(1, I64)).out]
                 op.replace_with([sizes[op.axis]])
     return [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
 
@@ -149,7 +149,7 @@ def _check_stored_maps(kernel: Kernel, target: Target) -> None:
 
 
 def _check_in_memory(op: Op, target: Target) -> None:
-    """Check the use of a map in memory. Raises: CompileError if the target has no use for it."""
+    """Check the use of a map in memory. Raises: CompileError if the target has no tensor copies."""
     if Feature.TMA not in target.features:
         raise CompileError(
             f"a tensor map in memory is for tensor copies, which {target} does not have",
@@ -166,7 +166,7 @@ def _check_in_memory(op: Op, target: Target) -> None:
 class _Tensors:
     """Provide pointer, extents and strides of each descriptor's tensor.
 
-    `kinds` are their types. Those of parameters become parameters themselves, each added once.
+    `kinds` are the op classes that make descriptors. Parts of parameters become parameters, added once.
     """
 
     kernel: Kernel
@@ -177,13 +177,13 @@ class _Tensors:
 
     def __post_init__(self) -> None:
         kinds = descriptor.DescriptorOf, descriptor.DescriptorIn
-        made = [op.out for op in self.kernel.walk() if isinstance(op, kinds)]
-        for value in (*self.kernel.body.args, *made):
+        descriptors = [op.out for op in self.kernel.walk() if isinstance(op, kinds)]
+        for value in (*self.kernel.body.args, *descriptors):
             if isinstance(value.type, DescriptorType):
                 self.kinds[value] = value.type
 
     def pointer(self, tensor: Value) -> Value:
-        """Return where the tensor begins."""
+        """Return the tensor's address."""
         if isinstance(tensor.op, descriptor.DescriptorOf):
             return tensor.op.pointer
         if isinstance(tensor.type, PointerType):
@@ -204,13 +204,13 @@ class _Tensors:
         return self._part(tensor, f"strides[{axis}]", I64, promise)
 
     def piece_elems(self, tensor: Value) -> int:
-        """Return what strides and rows are multiples of: with a map of the tensor, 16 bytes."""
+        """Return the divisor of strides and rows, in elements: 16 bytes if the tensor has a map."""
         kind = self.kinds[tensor]
         has_map = isinstance(tensor.type, DescriptorType)
         return TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes if has_map else 1
 
     def parts(self, tensor: Value) -> list[Value]:
-        """Return what the descriptor of a parameter could be made of: address, extents, strides."""
+        """Return the parts of a parameter's descriptor: address, extents, strides."""
         axes = range(len(self.kinds[tensor].block))
         extents = [self.extent(tensor, axis) for axis in axes]
         strides = [self.stride(tensor, axis) for axis in axes[:-1]]
@@ -241,16 +241,16 @@ class _Tensors:
 # ---- extents and strides ----------------------------------------------------------------------
 
 
-def _extent(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
-    del place
+def _extent(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
+    del builder
     assert isinstance(op, descriptor.DescriptorExtent)
     return [tensors.extent(op.descriptor, op.axis)]
 
 
-def _stride(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _stride(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorStride)
     if op.axis == len(tensors.kinds[op.descriptor].block) - 1:
-        return [place(arith.Constant(1, I64)).out]
+        return [builder(arith.Constant(1, I64)).out]
     return [tensors.stride(op.descriptor, op.axis)]
 
 
@@ -261,70 +261,70 @@ _Rule = Callable[[Op, _Tensors, Builder], "Sequence[Value]"]
 
 
 def _access(
-    tensor: Value, coords: Sequence[Value], tensors: _Tensors, place: Builder
+    tensor: Value, coords: Sequence[Value], tensors: _Tensors, builder: Builder
 ) -> tuple[Value, Value | None]:
-    """Return the pointers to a tile's elements, and which of them are in bounds."""
+    """Return the pointers to a tile's elements, and the mask of elements in bounds."""
     block = tensors.kinds[tensor].block
     last = len(block) - 1
     ends = [tensors.extent(tensor, axis) for axis in range(len(block))]
     strides = [tensors.stride(tensor, axis) if axis < last else None for axis in range(len(block))]
-    return tile_address(place, tensors.pointer(tensor), block, coords, strides, ends)
+    return tile_address(builder, tensors.pointer(tensor), block, coords, strides, ends)
 
 
-def _fill(kind: DescriptorType, shape: tuple[int, ...], place: Builder) -> Value:
-    """Return what is read beyond the ends of a tensor."""
+def _fill(kind: DescriptorType, shape: tuple[int, ...], builder: Builder) -> Value:
+    """Return the fill value for reads out of bounds."""
     fill = (nan if kind.fill_nan else 0.0) if kind.element.is_float else 0
-    return place(arith.Constant(fill, TileType(kind.element, shape))).out
+    return builder(arith.Constant(fill, TileType(kind.element, shape))).out
 
 
-def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _load(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorLoad)
-    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
+    pointer, inside = _access(op.descriptor, op.coords, tensors, builder)
     kind = tensors.kinds[op.descriptor]
-    other = _fill(kind, kind.block, place)
-    loaded = place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
+    other = _fill(kind, kind.block, builder)
+    loaded = builder(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
     shape = shape_of(op.out.type)
-    return [loaded if shape == kind.block else place(tile.Reshape(loaded, shape)).out]
+    return [loaded if shape == kind.block else builder(tile.Reshape(loaded, shape)).out]
 
 
-def _store(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _store(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorStore)
-    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
-    place(tile.Store(pointer, op.value, inside))
+    pointer, inside = _access(op.descriptor, op.coords, tensors, builder)
+    builder(tile.Store(pointer, op.value, inside))
     return []
 
 
-def _reduce(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _reduce(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorReduce)
-    pointer, inside = _access(op.descriptor, op.coords, tensors, place)
-    place(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
+    pointer, inside = _access(op.descriptor, op.coords, tensors, builder)
+    builder(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
     return []
 
 
 def _rows(
-    op: descriptor.DescriptorRows, tensors: _Tensors, place: Builder
+    op: descriptor.DescriptorRows, tensors: _Tensors, builder: Builder
 ) -> tuple[Value, Value | None]:
-    """Return the pointers to the elements of rows, and which of them are in bounds."""
+    """Return the pointers to the elements of rows, and the mask of elements in bounds."""
     tensor = op.descriptor
     block = (*shape_of(op.rows.type), tensors.kinds[tensor].block[1])
     piece = tensors.piece_elems(tensor)
     ends = [tensors.extent(tensor, 0), tensors.extent(tensor, 1, piece)]
     strides = [tensors.stride(tensor, 0, piece), None]
     where = (op.rows, op.column)
-    return tile_address(place, tensors.pointer(tensor), block, where, strides, ends)
+    return tile_address(builder, tensors.pointer(tensor), block, where, strides, ends)
 
 
-def _gather(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _gather(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorGather)
-    pointer, inside = _rows(op, tensors, place)
-    other = _fill(tensors.kinds[op.descriptor], shape_of(op.out.type), place)
-    return [place(tile.Load(pointer, inside, other)).out]
+    pointer, inside = _rows(op, tensors, builder)
+    other = _fill(tensors.kinds[op.descriptor], shape_of(op.out.type), builder)
+    return [builder(tile.Load(pointer, inside, other)).out]
 
 
-def _scatter(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+def _scatter(op: Op, tensors: _Tensors, builder: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorScatter)
-    pointer, inside = _rows(op, tensors, place)
-    place(tile.Store(pointer, op.value, inside))
+    pointer, inside = _rows(op, tensors, builder)
+    builder(tile.Store(pointer, op.value, inside))
     return []
 
 
@@ -334,7 +334,7 @@ _QUERIES: dict[type[Op], _Rule] = {
     descriptor.DescriptorGather: _gather,
     descriptor.DescriptorScatter: _scatter,
 }
-"""What no target has tensor copies for."""
+"""Accesses without tensor copies on any target."""
 
 _ACCESSES: dict[type[Op], _Rule] = {
     descriptor.DescriptorLoad: _load,

@@ -1,13 +1,12 @@
-"""Let the launcher encode the tensor maps of descriptors that a kernel makes itself.
+"""Let the launcher encode tensor maps of descriptors made in the kernel.
 
-Such a descriptor is one that the launch could have passed, if its extents and strides are
-polynomials over arguments, and its address is a pointer argument. Then it becomes a parameter, and
-the launcher describes the tensor. An address that is offset by products of arguments and of program
-ids, as that of a head or of an expert, steps along axes of their own, which are unbounded:
-the tensor gets them as well. That it can be encoded (strides in multiples of 16 bytes, no empty
-axis) is for the launch to check, as for loads through pointers.
+The launch can describe the tensor if extents and strides are polynomials over arguments, and the address is
+a pointer argument. Then the descriptor becomes a parameter. An address offset by products of arguments and
+program ids, such as a head's or an expert's, steps along extra unbounded axes of the tensor. The launch
+checks the remaining conditions (strides in multiples of 16 bytes, no empty axis), as for loads through
+pointers.
 
-Invariant: accesses touch what they touched, in every launch for which all guards hold.
+Invariant: accesses touch the same elements, in every launch for which all guards hold.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from aotc.schedule.tensor_maps.pointer_box import OUT_OF_REACH
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A tensor that a launch describes, and where along its first axes a program's tile begins."""
+    """A tensor described by the launch, and a program's coordinates along its first axes."""
 
     source: TensorSource
     kind: DescriptorType
@@ -44,26 +43,26 @@ class _Tensor:
 
 
 class _UnknownError(Exception):
-    """Say why a launch cannot describe a tensor."""
+    """The launch cannot describe a tensor; the message gives the reason."""
 
 
 class _MisalignedError(_UnknownError):
-    """Say that a tensor does not begin where one must, which no map describes."""
+    """A tensor's address is misaligned for any map."""
 
 
 def map_made(
-    kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule
+    kernel: Kernel, descriptors: Sequence[DescriptorOf], schedule: Schedule
 ) -> Sequence[DescriptorOf]:
     """Replace descriptors made of launch arguments by parameters; remark why others are not.
 
-    Returns those of which the kernel may make a map.
+    Returns the descriptors for which the kernel may build a map.
     """
-    if not made:
+    if not descriptors:
         return ()
     analysis = AffineAnalysis(kernel)
-    known: dict[tuple[TensorSource, DescriptorType], Value] = {}
+    maps: dict[tuple[TensorSource, DescriptorType], Value] = {}
     left: list[DescriptorOf] = []
-    for op in made:
+    for op in descriptors:
         try:
             tensor = _tensor_of(op, kernel, analysis)
         except _UnknownError as reason:
@@ -72,19 +71,19 @@ def map_made(
                 left.append(op)
             continue
         key = tensor.source, tensor.kind
-        if key not in known:
+        if key not in maps:
             address = tensor.source.address
-            own = sum(each.address == address for each, _ in known)
-            name = f"{address}.tensor{own or ''}"
-            known[key] = kernel.body.add_arg(tensor.kind, name)
+            number = sum(source.address == address for source, _ in maps)
+            name = f"{address}.tensor{number or ''}"
+            maps[key] = kernel.body.add_arg(tensor.kind, name)
             kernel.params += (ParamInfo(name, tensor=tensor.source),)
         kernel.guards = tuple(dict.fromkeys((*kernel.guards, *tensor.guards)))
-        _replace(op, known[key], tensor.starts, analysis)
+        _replace(op, maps[key], tensor.starts, analysis)
     return left
 
 
 def _tensor_of(op: DescriptorOf, kernel: Kernel, analysis: AffineAnalysis) -> _Tensor:
-    """Return the tensor that a launch would describe. Raises: _UnknownError."""
+    """Return the tensor as the launch would describe it. Raises: _UnknownError."""
     text = LaunchText(kernel, analysis)
     address = analysis[op.pointer]
     if address.base is None or address.base.owner is not kernel.body:
@@ -109,8 +108,8 @@ def _tensor_of(op: DescriptorOf, kernel: Kernel, analysis: AffineAnalysis) -> _T
         (*map(text.of, moves), *texts[rank:]),
     )
     block = (*[1] * num_moves, *op.shape)
-    moved = DescriptorType(kind.element, block, kind.fill_nan)
-    return _Tensor(source, moved, tuple(moves.values()), guards)
+    box_type = DescriptorType(kind.element, block, kind.fill_nan)
+    return _Tensor(source, box_type, tuple(moves.values()), guards)
 
 
 def _moves(
@@ -120,7 +119,7 @@ def _moves(
     moves: dict[Polynomial, Polynomial] = {}
     for term in offset:
         stride, index = term.factor(analysis.is_launch)
-        # A constant is part of the stride, which so is a multiple of 16 bytes more often.
+        # A constant factor joins the stride, which is then more often a multiple of 16 bytes.
         factor = Polynomial.constant(abs(term.terms[0][1]))
         stride, index = stride * factor, index.divided_by(factor) or ZERO
         moves[stride] = moves.get(stride, ZERO) + index
@@ -141,13 +140,13 @@ def _moves(
 def _replace(
     op: DescriptorOf, tensor: Value, starts: Sequence[Polynomial], analysis: AffineAnalysis
 ) -> None:
-    """Redirect accesses to `tensor`, from where a program's tile begins."""
+    """Redirect accesses to `tensor`, offset by the program's coordinates."""
     if not starts:
         op.replace_with([tensor])
         return
     with at(op.loc):
-        place = Builder.before_op(op)
-        first = [coordinate(analysis, start, op, place) for start in starts]
+        builder = Builder.before_op(op)
+        first = [coordinate(analysis, start, op, builder) for start in starts]
     for user in dict.fromkeys(op.out.users):
         with at(user.loc):
             _move(user, tensor, first)
@@ -155,20 +154,20 @@ def _replace(
 
 
 def _move(access: Op, tensor: Value, first: Sequence[Value]) -> None:
-    place = Builder.before_op(access)
+    builder = Builder.before_op(access)
     kind = tensor.type
     assert isinstance(kind, DescriptorType)
     if isinstance(access, descriptor.DescriptorLoad):
         dropped = access.num_dropped + len(first)
         hints = access.cache, access.eviction, dropped, access.num_merged
         loaded = descriptor.DescriptorLoad(tensor, [*first, *access.coords], *hints)
-        access.replace_with([place(loaded).out])
+        access.replace_with([builder(loaded).out])
         return
     assert isinstance(access, descriptor.DescriptorWrite)
     coords = [*first, *access.coords]
-    value = place(tile.Reshape(access.value, kind.block)).out
+    value = builder(tile.Reshape(access.value, kind.block)).out
     if isinstance(access, descriptor.DescriptorReduce):
-        place(descriptor.DescriptorReduce(tensor, value, coords, access.kind))
+        builder(descriptor.DescriptorReduce(tensor, value, coords, access.kind))
     else:
-        place(descriptor.DescriptorStore(tensor, value, coords))
+        builder(descriptor.DescriptorStore(tensor, value, coords))
     access.erase()

@@ -1,15 +1,12 @@
-"""Turn accesses through pointers into tensor copies, where the tensor can be derived.
+"""Turn accesses through pointers into tensor copies, if the tensor can be derived.
 
-`a_ptr + rows * stride + columns`, masked at the ends of a matrix, is a box of a matrix that the
-launch describes with its arguments: address, extents, strides. So the launcher can encode a tensor
-map of it, and an operand of a dot is loaded as through a descriptor: hardware
-copies it, clips it at the bounds, and no thread computes an address or stalls. A kernel that has
-guards for that anyway stores the results of its dots the same way, or adds them to what is there.
+`a_ptr + rows * stride + columns`, masked at the ends of a matrix, is a box of a matrix. Launch arguments
+give its address, extents and strides, so the launcher can encode a tensor map. A dot operand is then loaded
+as through a descriptor: hardware copies it and clips it at the bounds, and no thread computes an address or
+stalls. A kernel with such guards also stores its dots' results, or adds them to memory, by tensor copies.
+`operand_loads` and `dot_stores` select the accesses. Other accesses stay, with a remark giving the reason.
 
-`operand_loads` and `dot_stores` say which accesses profit, and which have to keep their place.
-What cannot be mapped is accessed as before, and a remark says why.
-
-Invariant: the kernel computes what it computed, in every launch for which all `guards` hold.
+Invariant: results are unchanged, in every launch for which all `guards` hold.
 """
 
 from __future__ import annotations
@@ -42,8 +39,8 @@ from aotc.schedule.tensor_maps.operand_loads import (
 from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError, box_of
 from aotc.target import Feature
 
-# Dots on CUDA cores take fragments from shared memory: there a plain pipeline is measured to do
-# well, and leaves them more registers.
+# Dots on CUDA cores read fragments from shared memory: a plain pipeline measures well there and
+# leaves more registers.
 _NEEDED = Feature.TMA | Feature.WGMMA
 
 _DONE = {tile.Load: "loaded", tile.Store: "stored", tile.AtomicRmw: "updated"}
@@ -80,36 +77,38 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
                 mapper.replace_load(load, box)
 
     replace_loads(uses)
-    if mapper.made:
+    if mapper.maps:
         replace_loads(outside)
-        # All are analyzed first: replacing one changes what the others are derived from.
+        # Analyze all accesses first: replacing an access changes the address ops of others.
         stores = list(dot_stores(kernel))
-        boxes = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
+        boxes = [
+            _asked(access, lambda access=access: stored(access), schedule) for access in stores
+        ]
         for store, box in zip(stores, boxes, strict=True):
             if box is not None:
                 mapper.replace_write(store, box)
     for loop in loops:
         drop_unused_carried(loop)
-    # Drops dead address computations, too. A box of keys that is loaded transposed is transposed back here;
-    # where a dot transposes it once more, both are the box.
+    # This drops dead address computations, too. A box of keys loaded transposed is transposed back; with a
+    # dot's own transposition both fold away.
     rewrite(kernel, {tile.Trans: (fold_trans_of_trans,)})
 
 
 def _asked(
     access: tile.Load | Written, find: Callable[[], TensorBox], schedule: Schedule
 ) -> TensorBox | None:
-    """Return the box that `find` returns, or None if it refuses; remark either."""
-    moved = _DONE[type(access)]
+    """Return the box from `find`, or None if it refuses; remark either outcome."""
+    verb = _DONE[type(access)]
     name = root_names(access.pointer)
     try:
         box = find()
     except UnmappableError as refusal:
         reason = f"{refusal.reason}; {refusal.remedy}" if refusal.remedy else refusal.reason
-        text = Remark.NO_TENSOR_COPY(name=name, done=moved, reason=reason)
+        text = Remark.NO_TENSOR_COPY(name=name, done=verb, reason=reason)
         schedule.remark(access.loc, text)
         return None
     remark = Remark.GUARDED_TENSOR_COPY if box.guards else Remark.TENSOR_COPY
-    text = remark(name=name, done=moved, guards=" and ".join(box.guards))
+    text = remark(name=name, done=verb, guards=" and ".join(box.guards))
     schedule.remark(access.loc, text)
     return box
 
@@ -119,84 +118,84 @@ def _asked(
 
 @dataclass
 class _Mapper:
-    """Replace accesses; `made` are the descriptors so far, by what they describe."""
+    """Replace accesses; `maps` are the descriptors so far, by source and type."""
 
     kernel: Kernel
     analysis: AffineAnalysis
-    made: dict[tuple[TensorSource, DescriptorType], Value] = field(
+    maps: dict[tuple[TensorSource, DescriptorType], Value] = field(
         default_factory=dict[tuple[TensorSource, DescriptorType], Value]
     )
 
     def replace_load(self, load: tile.Load, box: TensorBox) -> None:
         """Load `box` in place of `load`."""
         with at(load.loc):
-            place = Builder.before_op(load)
-            tensor, coords = self._place_of(load, box, place)
+            builder = Builder.before_op(load)
+            tensor, coords = self._place_of(load, box, builder)
             num_extra = sum(axis.tile_axis is None for axis in box.axes)
             loaded = descriptor.DescriptorLoad(tensor, coords, "", load.eviction, num_extra)
-            load.replace_with([_as_loaded(place(loaded).out, load, box, place)])
+            load.replace_with([_as_loaded(builder(loaded).out, load, box, builder)])
 
     def replace_write(self, write: Written, box: TensorBox) -> None:
         """Store to `box`, or reduce into it, in place of `write`."""
         with at(write.loc):
-            place = Builder.before_op(write)
-            tensor, coords = self._place_of(write, box, place)
-            value = _as_stored(write.value, box, place)
+            builder = Builder.before_op(write)
+            tensor, coords = self._place_of(write, box, builder)
+            value = _as_stored(write.value, box, builder)
             if isinstance(write, tile.AtomicRmw):
-                place(descriptor.DescriptorReduce(tensor, value, coords, reduce_kind(write)))
+                builder(descriptor.DescriptorReduce(tensor, value, coords, reduce_kind(write)))
             else:
-                place(descriptor.DescriptorStore(tensor, value, coords))
+                builder(descriptor.DescriptorStore(tensor, value, coords))
             write.erase()
 
     def _place_of(
-        self, access: tile.Load | Written, box: TensorBox, place: Builder
+        self, access: tile.Load | Written, box: TensorBox, builder: Builder
     ) -> tuple[Value, list[Value]]:
         """Return the descriptor and the coordinates of a box; keep its guards for launches."""
         guards = dict.fromkeys((*self.kernel.guards, *box.guards))
         asked_twice = [f"{guard.removesuffix(' > 0')} >= 0" for guard in guards]
         self.kernel.guards = tuple(guard for guard in guards if guard not in asked_twice)
-        coords = [coordinate(self.analysis, axis.start, access, place) for axis in box.axes]
+        coords = [coordinate(self.analysis, axis.start, access, builder) for axis in box.axes]
         return self._descriptor(access, box), coords
 
     def _descriptor(self, access: tile.Load | Written, box: TensorBox) -> Value:
-        """Return the parameter that describes the tensor of a box."""
-        moved = access.out if isinstance(access, tile.Load) else access.value
-        element = element_of(moved.type)
+        """Return the descriptor parameter for the tensor of a box."""
+        copied = access.out if isinstance(access, tile.Load) else access.value
+        element = element_of(copied.type)
         assert isinstance(element, ScalarType)
         kind = DescriptorType(element, tuple(axis.box for axis in box.axes))
         source = box.source
-        if (source, kind) not in self.made:
-            own = sum(each.address == source.address for each, _ in self.made)
-            name = f"{source.address}.map{own or ''}"
-            self.made[source, kind] = self.kernel.body.add_arg(kind, name)
+        if (source, kind) not in self.maps:
+            number = sum(other.address == source.address for other, _ in self.maps)
+            name = f"{source.address}.map{number or ''}"
+            self.maps[source, kind] = self.kernel.body.add_arg(kind, name)
             self.kernel.params += (ParamInfo(name, tensor=source),)
-        return self.made[source, kind]
+        return self.maps[source, kind]
 
 
-def _as_loaded(value: Value, load: tile.Load, box: TensorBox, place: Builder) -> Value:
+def _as_loaded(value: Value, load: tile.Load, box: TensorBox, builder: Builder) -> Value:
     """Return a box with the axes of the load it replaces."""
-    wanted = load.out.type
-    assert isinstance(wanted, TileType)
+    kind = load.out.type
+    assert isinstance(kind, TileType)
     order = _order(box)
     if order != sorted(order):
-        value = place(tile.Trans(value, tuple(map(order.index, sorted(order))))).out
-    if shape_of(value.type) != wanted.shape:
-        value = place(tile.Reshape(value, wanted.shape)).out
+        value = builder(tile.Trans(value, tuple(map(order.index, sorted(order))))).out
+    if shape_of(value.type) != kind.shape:
+        value = builder(tile.Reshape(value, kind.shape)).out
     return value
 
 
-def _as_stored(value: Value, box: TensorBox, place: Builder) -> Value:
+def _as_stored(value: Value, box: TensorBox, builder: Builder) -> Value:
     """Return a stored tile with the axes of its box."""
     order = _order(box)
     dense = tuple(extent for extent in shape_of(value.type) if extent > 1)
     if shape_of(value.type) != dense:
-        value = place(tile.Reshape(value, dense)).out
+        value = builder(tile.Reshape(value, dense)).out
     if order != sorted(order):
-        value = place(tile.Trans(value, tuple(map(sorted(order).index, order)))).out
+        value = builder(tile.Trans(value, tuple(map(sorted(order).index, order)))).out
     shape = tuple(axis.box for axis in box.axes)
-    return value if shape_of(value.type) == shape else place(tile.Reshape(value, shape)).out
+    return value if shape_of(value.type) == shape else builder(tile.Reshape(value, shape)).out
 
 
 def _order(box: TensorBox) -> list[int]:
-    """Return the axes of the tile that a box has, outermost first."""
+    """Return the tile axes of a box, outermost first."""
     return [axis.tile_axis for axis in box.axes if axis.tile_axis is not None]

@@ -1,10 +1,10 @@
-"""Which loads through pointers tensor copies may replace: those of operands of dots.
+"""Select loads of dot operands through pointers for replacement by tensor copies.
 
-Loads in loops are candidates; where some of these are tensor copies, what dots read besides and a producer
-can load ahead of its program is, too: before such a loop, or after it. Tensor copies do not see what the
-kernel itself wrote before, so a load that such a write may precede is left alone.
+Loads in loops are candidates. If some of these become tensor copies, so do operand loads before or after
+the loop, since a producer warp can issue them ahead of its program. Tensor copies do not see the kernel's
+own writes, so a load possibly after such a write stays.
 
-Invariant: what passes `check_load_order` may be loaded at any time before it is used.
+Invariant: a load accepted by `check_load_order` may be issued at any time before its use.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError
 
 
 def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
-    """Yield the loads in loops of tiles that are operands of dots, each with its dot."""
-    return (each for each in _operands(kernel) if _is_in_loop(each[0]))
+    """Yield loads of dot operands in loops, each with its dot."""
+    return (pair for pair in _operands(kernel) if _is_in_loop(pair[0]))
 
 
 def operands_outside(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
-    """Yield those outside of loops, as of the queries of attention, which dots in a loop read."""
-    return (each for each in _operands(kernel) if not _is_in_loop(each[0]))
+    """Yield loads of dot operands outside of loops, such as the queries of attention."""
+    return (pair for pair in _operands(kernel) if not _is_in_loop(pair[0]))
 
 
 def _operands(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
-    found: dict[tile.Load, tile.Dot] = {}
+    dots: dict[tile.Load, tile.Dot] = {}
     for op in kernel.walk():
         if isinstance(op, tile.Dot):
             for operand in (op.a, op.b):
                 load = _renamed(operand).op
                 if isinstance(load, tile.Load):
-                    found.setdefault(load, op)
-    yield from found.items()
+                    dots.setdefault(load, op)
+    yield from dots.items()
 
 
 def _is_in_loop(op: Op) -> bool:
@@ -57,14 +57,14 @@ def _is_in_loop(op: Op) -> bool:
 
 
 def _renamed(value: Value) -> Value:
-    """Return the value whose elements a value has under other indices."""
+    """Return the source of a value behind ops that only rename indices."""
     while value.op is not None and value.op.has(Trait.VIEW):
         value = value.op.operands[0]
     return value
 
 
 def check_dot(load: tile.Load, dot: tile.Dot, box: TensorBox, schedule: Schedule) -> None:
-    """Refuse an operand that tensor copies would bring in an order which its dot cannot read.
+    """Refuse an operand if its dot cannot read a tensor copy's order of elements.
 
     wgmma takes operands of other than two bytes with K contiguous only; threads
     transpose others on their way to shared memory. Raises: UnmappableError.
@@ -80,7 +80,7 @@ def check_dot(load: tile.Load, dot: tile.Dot, box: TensorBox, schedule: Schedule
 
 
 def _axis_in(operand: Value, load: tile.Load, box: TensorBox) -> int | None:
-    """Return the axis of an operand along which a load is contiguous; None if it is another's."""
+    """Return an operand's axis along the load's contiguous axis, or None for another load."""
     views: list[Op] = []
     while operand.op is not load:
         if operand.op is None or not operand.op.has(Trait.VIEW):
@@ -97,10 +97,10 @@ def _axis_in(operand: Value, load: tile.Load, box: TensorBox) -> int | None:
 
 
 def check_load_order(load: tile.Load, kernel: Kernel) -> None:
-    """Refuse a load that may read what the kernel wrote before it. Raises: UnmappableError."""
+    """Refuse a load that may read the kernel's earlier writes. Raises: UnmappableError."""
     if load.volatile or load.cache == ".cv":
         raise UnmappableError("it is volatile")
-    own = pointer_roots(load.pointer)
+    roots = pointer_roots(load.pointer)
     for op in kernel.walk():
         if getattr(op, "volatile", False) and may_precede(op, load):
             raise UnmappableError("a volatile load before it may wait for other programs to write")
@@ -110,7 +110,7 @@ def check_load_order(load: tile.Load, kernel: Kernel) -> None:
                 raise UnmappableError(
                     f"{op.opcode} comes before it, and what was written before that"
                 )
-        elif any(root in own for root in pointer_roots(pointer)):
+        elif any(root in roots for root in pointer_roots(pointer)):
             raise UnmappableError("the kernel writes through it, too")
         elif may_precede(op, load) and not _is_promised(op, load, pointer):
             name = root_names(pointer)
@@ -121,10 +121,10 @@ def check_load_order(load: tile.Load, kernel: Kernel) -> None:
 
 
 def _is_promised(write: Op, load: tile.Load, pointer: Value) -> bool:
-    """Return whether what is written is promised to be no memory that is loaded.
+    """Return whether a write is promised not to alias a load.
 
-    Of a write that comes before a load in earlier iterations only, `num_stages` of `tl.range`
-    promises it, too: that iterations do not depend on each other through different arguments.
+    `num_stages` of `tl.range` promises it too, for writes of earlier iterations only: iterations do not
+    depend on each other through different arguments.
     """
     if is_promised_apart(load.pointer, pointer):
         return True

@@ -1,24 +1,21 @@
-"""The box of a tensor that an access through pointers touches, if it touches one.
+"""Derive the tensor box touched by an access through pointers.
 
-The address of each element is a pointer argument plus, for every axis of the tile, (start +
-position) * stride; the mask compares indices with the ends of the tensor. Strides and ends are
-arguments of the launch and what is computed from them. The mask tells which part of the
-address is the index along an axis: so a bound moves with its index, and what no mask bounds is
-an axis of its own whose end is out of reach. An index that belongs to no axis of the tile, as the
-number of a batch, is an axis along which the box has one element.
+The address of each element is a pointer argument plus, for every axis of the tile, (start + position) *
+stride. The mask compares indices with the ends of the tensor. Strides and ends are computed from launch
+arguments. The mask tells which part of the address is the index along an axis, so a bound moves with its
+index. Unmasked parts become axes of their own with an end out of reach. An index along no axis of the tile,
+such as a batch number, becomes an axis where the box has one element.
 
-An end that the kernel computes or loads, as the length of a sequence that starts anywhere in a tensor,
-is none that a map has. Then the box counts from the end of an axis without memory behind it, of `FAR`
-rows: row i of n is row FAR - n + i there, and hardware cuts off what is beyond n. Two more axes take the
-address back to where it belongs: one counts rows, one step along the other is 2^34 elements less a row,
-and addresses are modulo 2^64.
+A map cannot hold an end computed or loaded by the kernel, such as the length of a sequence starting
+anywhere in a tensor. Then the box counts from the end of an artificial axis of `FAR` rows: row i of n is
+row FAR - n + i, and hardware clips rows beyond n. Two more axes correct the address: one counts rows, and a
+step along the other is 2^34 elements less a row. Addresses wrap modulo 2^64.
 
-What the launch has to check is collected as guards: that the tensor is not empty and its rows are
-multiples of 16 bytes, and that indices which are taken modulo its extent meet that end only
-between two boxes.
+Guards collect the launch's checks: the tensor is not empty, its rows are multiples of 16 bytes, and indices
+taken modulo its extent wrap only between two boxes.
 
-Invariant: in every launch that keeps the guards, an element of the box is inside the tensor exactly
-where the mask is true, and it has the address that the access has.
+Invariant: in every launch that keeps the guards, an element of the box is inside the tensor exactly where
+the mask is true, and its address is the access's.
 """
 
 from __future__ import annotations
@@ -41,19 +38,19 @@ from aotc.schedule.analysis.promises import find_promises, promise_multiples
 from aotc.schedule.analysis.signs import Signs
 
 OUT_OF_REACH = (1 << 31) - 1
-"""The extent of an axis whose end no mask names: every index of a box is below it."""
+"""The extent of an unmasked axis, above every index of a box."""
 
 FAR = 1 << 30
-"""The rows of an axis whose end the kernel computes. A sequence has at most as many."""
+"""The rows of an axis with an end computed by the kernel; at least a sequence's length."""
 
 _TURN = 1 << 34
-"""FAR steps of so many elements are whole turns of 64 address bits, whatever bytes an element has."""
+"""A stride, in elements: FAR steps of it wrap the 64-bit address to itself, for any element size."""
 
 _NOT_ALIGNED = f"{{}} is not known to be a multiple of {TENSOR_ALIGNMENT_BYTES} bytes"
 
 
 class UnmappableError(Exception):
-    """Say why an access touches no box of a tensor, and what would change that."""
+    """An access touches no box of a tensor; the message gives reason and remedy."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -63,11 +60,11 @@ class UnmappableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TensorAxis:
-    """One axis: its stride, its extent (the least of several), and where the box begins.
+    """An axis of a tensor: stride, extent (the least of `extents`), and start of the box.
 
-    The box has `box` elements along it, of axis `tile_axis` of the tile, if of any. Where the kernel
-    computes the end, the axis has elements whose position plus `beyond` is negative. `is_cut`: a box may
-    begin before or beyond the axis, where there are zeros.
+    The box has `box` elements along it, from axis `tile_axis` of the tile, if any. With an end computed by
+    the kernel, elements with a negative position plus `beyond` are in bounds. `is_cut`: a box may begin
+    before or beyond the axis, and reads zeros there.
     """
 
     stride: Polynomial
@@ -81,7 +78,7 @@ class TensorAxis:
 
 @dataclass(frozen=True, slots=True)
 class TensorBox:
-    """The box that is accessed, of the tensor `source`, outermost axis first."""
+    """The accessed box of the tensor `source`, outermost axis first."""
 
     source: TensorSource
     axes: tuple[TensorAxis, ...]
@@ -94,9 +91,9 @@ Access = tile.Load | tile.Store | tile.AtomicRmw
 def box_of(
     access: Access, kernel: Kernel, analysis: AffineAnalysis, facts: AxisAnalysis
 ) -> TensorBox:
-    """Return the box that a load reads, or a store or an atomic writes.
+    """Return the box read by a load, or written by a store or an atomic.
 
-    Raises: UnmappableError if there is none, or none is known.
+    Raises: UnmappableError if no box can be derived.
     """
     return _Reading(access, kernel, analysis, facts, LaunchText(kernel, analysis)).box()
 
@@ -128,22 +125,22 @@ class _Reading:
             assert axis.tile_axis is not None
             position = Polynomial.symbol(axis_symbol(axis.tile_axis))
             rest -= (position + axis.start) * axis.stride
-        found = self._placed(axes, rest)
-        self._check_shape(found)
-        found = self._counted_from_ends(found)
-        if len(found) > MAX_RANK:
+        box_axes = self._placed(axes, rest)
+        self._check_shape(box_axes)
+        box_axes = self._counted_from_ends(box_axes)
+        if len(box_axes) > MAX_RANK:
             raise UnmappableError(
-                f"its address has {len(found)} axes, tensor copies at most {MAX_RANK}"
+                f"its address has {len(box_axes)} axes, tensor copies at most {MAX_RANK}"
             )
-        guards, extents = self._starts(found), [self._extent(axis) for axis in found]
+        guards, extents = self._starts(box_axes), [self._extent(axis) for axis in box_axes]
         for extent in extents:
             guards.update(dict.fromkeys(extent.guards))
         source = TensorSource(
             self.kernel.params[base.index].name,
             tuple(extent.text for extent in extents),
-            tuple(self.text.of(axis.stride) for axis in found[:-1]),
+            tuple(self.text.of(axis.stride) for axis in box_axes[:-1]),
         )
-        return TensorBox(source, found, tuple(guards))
+        return TensorBox(source, box_axes, tuple(guards))
 
     # -- the address -----------------------------------------------------------
 
@@ -176,7 +173,7 @@ class _Reading:
         return [*axes, dense]
 
     def _placed(self, axes: Sequence[TensorAxis], rest: Polynomial) -> tuple[TensorAxis, ...]:
-        """Assign the rest of the address to the axes it steps along, or to axes of its own."""
+        """Assign the rest of the address to tile axes it steps along, or to new axes."""
         placed = list(axes)
         extra: dict[Polynomial, Polynomial] = {}
         for term in rest:
@@ -187,8 +184,8 @@ class _Reading:
                     and self._may_move(axis, steps)
                     and not self._is_beside_rows(axis, steps)
                 ):
-                    moved = tuple(extent + steps for extent in axis.extents)
-                    placed[index] = replace(axis, start=axis.start + steps, extents=moved)
+                    extents = tuple(extent + steps for extent in axis.extents)
+                    placed[index] = replace(axis, start=axis.start + steps, extents=extents)
                     break
             else:
                 stride, index_term = term.factor(self.analysis.is_launch)
@@ -199,34 +196,33 @@ class _Reading:
         return (*(TensorAxis(stride, start) for stride, start in extra.items()), *placed)
 
     def _may_move(self, axis: TensorAxis, steps: Polynomial) -> bool:
-        """Return whether an axis may begin so many steps later.
+        """Return whether an axis may begin `steps` later.
 
         A bound must stay computable by the launch, and a coordinate must fit 32 bits.
         """
         if axis.beyond is not None:
             return True
-        given = [symbol for symbol in steps.symbols if self.analysis.is_launch(symbol)]
-        is_argument = given == [symbol for monomial, _ in steps.terms for symbol in monomial]
+        arguments = [symbol for symbol in steps.symbols if self.analysis.is_launch(symbol)]
+        is_argument = arguments == [symbol for monomial, _ in steps.terms for symbol in monomial]
         if axis.extents:
             return is_argument
         if axis.stride == ONE and any(map(self._is_i64, steps.symbols)):
             return False
-        return not given or (is_argument and self._is_i32(Polynomial.symbol(given[0])))
+        return not arguments or (is_argument and self._is_i32(Polynomial.symbol(arguments[0])))
 
     def _counted_from_ends(self, axes: Sequence[TensorAxis]) -> tuple[TensorAxis, ...]:
-        """Replace each axis whose end the kernel computes by one of FAR rows and two more.
+        """Replace each axis with an end computed by the kernel by FAR rows and two more axes.
 
-        An element that the mask lets through has a row of its own, not negative, and is before the end:
-        so the row that the second axis counts to is not negative either. Elsewhere it may be, and there
-        are zeros.
+        An unmasked element has a nonnegative row before the end, so its row along the second axis is not
+        negative either. A masked element's may be negative, and reads zeros.
         """
         signs = Signs(self.analysis)
         far, turn = Polynomial.constant(FAR), Polynomial.constant(_TURN)
         outer: list[TensorAxis] = []
-        found: list[TensorAxis] = []
+        counted: list[TensorAxis] = []
         for axis in axes:
             if axis.beyond is None:
-                found.append(axis)
+                counted.append(axis)
                 continue
             if not signs.never_negative(axis.start) or signs.required:
                 raise UnmappableError("an index may be negative", "compare it with 0 in the mask")
@@ -234,14 +230,16 @@ class _Reading:
                 TensorAxis(turn - axis.stride, far),
                 TensorAxis(axis.stride, axis.start - axis.beyond, is_cut=True),
             ]
-            own = replace(axis, start=far + axis.beyond, extents=(far,), beyond=None, is_cut=True)
-            found.append(own)
-        return (*outer, *found)
+            reversed_axis = replace(
+                axis, start=far + axis.beyond, extents=(far,), beyond=None, is_cut=True
+            )
+            counted.append(reversed_axis)
+        return (*outer, *counted)
 
     def _is_beside_rows(self, axis: TensorAxis, steps: Polynomial) -> bool:
-        """Return whether steps along rows whose end nobody knows are better an axis of their own.
+        """Return whether steps along unbounded rows are better an axis of their own.
 
-        So it is with heads that lie in a row, `head * 128 + feature`: a head is a row then.
+        For example, heads side by side in a row, `head * 128 + feature`: each head becomes a row.
         """
         if axis.stride != ONE or axis.extents:
             return False
@@ -252,7 +250,7 @@ class _Reading:
     # -- the mask --------------------------------------------------------------
 
     def _bounded(self, axes: Sequence[TensorAxis]) -> list[TensorAxis]:
-        """Return the axes with the starts and extents that the mask compares."""
+        """Return the axes with starts and extents from the mask."""
         mask = self.access.mask
         limits = () if mask is None else self.analysis.bounds(mask)
         if limits is None:
@@ -265,7 +263,7 @@ class _Reading:
                 "masked elements become something else than 0",
                 "load with other=0 and select afterwards",
             )
-        found = {axis.tile_axis: axis for axis in axes}
+        by_number = {axis.tile_axis: axis for axis in axes}
         for limit in limits:
             if limit.value is not None and limit.value < 0:
                 continue
@@ -273,35 +271,35 @@ class _Reading:
             if sign < 0:
                 self._add_lower(number, limit)
                 continue
-            axis = found[number]
+            axis = by_number[number]
             end, index = limit.split(self.analysis.is_launch)
             start = index - Polynomial.symbol(axis_symbol(number))
             if (axis.extents and axis.start != start) or axis.beyond is not None:
                 raise UnmappableError(f"its mask compares two indices along axis {number}")
             if self._is_computed(start) and not axis.extents and axis.stride != ONE:
-                found[number] = replace(axis, beyond=start + end)
+                by_number[number] = replace(axis, beyond=start + end)
                 continue
-            found[number] = replace(axis, start=start, extents=(*axis.extents, -end))
-        return list(found.values())
+            by_number[number] = replace(axis, start=start, extents=(*axis.extents, -end))
+        return list(by_number.values())
 
     def _is_computed(self, start: Polynomial) -> bool:
-        """Return whether a load is bounded by what the kernel computes: that is what is subtracted."""
+        """Return whether a load's bound, the subtracted part, is computed by the kernel."""
         is_load = isinstance(self.access, tile.Load)
         return is_load and any(factor < 0 for _, factor in start.terms)
 
     def _axis_of(self, limit: Polynomial) -> tuple[int, int]:
-        """Return the one axis whose position a limit is about, and the sign it has there."""
+        """Return the only axis in a limit, and the sign of its position."""
         axes = [symbol for symbol in limit.symbols if symbol < 0]
         if len(axes) != 1:
-            what = "several axes at once" if axes else "the same for a whole box"
-            raise UnmappableError(f"a condition of its mask is about {what}")
+            subject = "several axes at once" if axes else "the same for a whole box"
+            raise UnmappableError(f"a condition of its mask is about {subject}")
         sign = limit.coefficient_of(axes[0])
         if sign is None or sign.value not in (1, -1):
             raise UnmappableError("its mask compares multiples of an index")
         return -1 - axes[0], sign.value
 
     def _add_lower(self, number: int, limit: Polynomial) -> None:
-        """Note that the mask keeps an index from being negative: `-index - 1` is below 0."""
+        """Record a lower bound of the mask: `-index - 1` is below 0."""
         position = Polynomial.symbol(axis_symbol(number))
         self.at_least_zero.setdefault(number, []).append(-limit - ONE - position)
 
@@ -324,14 +322,14 @@ class _Reading:
         if not self._is_aligned(axes[-1].start):
             raise UnmappableError("its rows are not known to begin at multiples of 16 bytes")
         for axis in axes:
-            known = () if axis.tile_axis is None else self.at_least_zero.get(axis.tile_axis, ())
-            if any(each != axis.start for each in known):
+            starts = () if axis.tile_axis is None else self.at_least_zero.get(axis.tile_axis, ())
+            if any(start != axis.start for start in starts):
                 raise UnmappableError(
                     f"its mask has a lower bound other than 0 on axis {axis.tile_axis}"
                 )
 
     def _unaligned(self, stride: Polynomial) -> UnmappableError:
-        """Return the refusal of a stride, with what would make it a multiple of 16 bytes."""
+        """Return the error for a misaligned stride, with a remedy."""
         if stride.value is not None:
             return UnmappableError(f"it moves by {stride.value} elements along no axis")
         sources = [self.analysis.sources[symbol] for symbol in stride.symbols]
@@ -340,7 +338,7 @@ class _Reading:
         return UnmappableError(_NOT_ALIGNED.format(self.text.of(stride)), remedy)
 
     def _is_argument(self, polynomial: Polynomial) -> bool:
-        """Return whether it is an argument of the launch, and nothing else."""
+        """Return whether a polynomial is a single launch argument."""
         symbols = polynomial.symbols
         if len(symbols) != 1 or polynomial != Polynomial.symbol(symbols[0]):
             return False
@@ -354,9 +352,9 @@ class _Reading:
         return pointer.pointee.size_bytes
 
     def _is_aligned(self, polynomial: Polynomial, facts: AxisAnalysis | None = None) -> bool:
-        """Return whether so many elements are whole pieces of 16 bytes, in all launches.
+        """Return whether a number of elements is a multiple of 16 bytes.
 
-        That is: in those that keep the promises of the signature.
+        It must hold in all launches that keep the signature's promises.
         """
         divisor = gcd(
             *(
@@ -371,7 +369,7 @@ class _Reading:
         return facts[source].divisibility[0] if isinstance(source, Value) else source.extent
 
     def _starts(self, axes: Sequence[TensorAxis]) -> dict[str, None]:
-        """Return the guards of where boxes begin. Raises: UnmappableError if one may be before 0."""
+        """Return the guards on starts of boxes. Raises: UnmappableError if a start may be negative."""
         guards: dict[str, None] = {}
         signs = Signs(self.analysis)
         for axis in axes:
@@ -380,7 +378,7 @@ class _Reading:
                 if isinstance(source, Wrapped) and source.divisor.value is None:
                     guards[f"{self.text.of(source.divisor)} > 0"] = None
                     guards[f"{self.text.factor(source.divisor)} % {source.extent} == 0"] = None
-            # A copy to a tensor must not begin before it, whatever the mask says.
+            # A copy to a tensor must not begin before it, even if masked there.
             is_load = isinstance(self.access, tile.Load)
             may_begin_before = is_load and axis.tile_axis in self.at_least_zero
             may_begin_before |= axis.is_cut
@@ -392,7 +390,7 @@ class _Reading:
         return guards
 
     def _extent(self, axis: TensorAxis) -> Guarded:
-        """Return the extent of an axis: its bound in the mask, or an index no box reaches beyond."""
+        """Return the extent of an axis: its bound in the mask, or one beyond every box."""
         if not axis.extents:
             end = self.text.end_of_boxes(axis.start, axis.box)
             if end is None and axis.stride == ONE:
@@ -422,7 +420,7 @@ class _Reading:
         return isinstance(source, Value) and source.type == I64
 
     def _is_i32(self, extent: Polynomial) -> bool:
-        """Return whether an extent is an argument that 32 bits hold."""
+        """Return whether an extent is a 32-bit argument."""
         symbols = extent.symbols
         source = self.analysis.sources[symbols[0]]
         is_plain = extent == Polynomial.symbol(symbols[0])

@@ -1,10 +1,10 @@
-"""Whether a tensor load may be issued ahead of what else a kernel does.
+"""Reordering hazards between a tensor load and the ops it is issued ahead of.
 
-A box of a tensor is loaded through its descriptor. It may be loaded ahead of stores through other
-descriptors and through pointers, which is what makes it worth a copy; stores through the same
-descriptor, atomics, and barriers after something was written, keep their order.
+A box of a tensor is loaded through its descriptor. It may be issued ahead of stores through pointers or
+other descriptors, which makes the copy worthwhile. Stores through the same descriptor, atomics, and
+barriers after a write keep their order.
 
-Invariant: one rule for all that load ahead, be it a producer warp or an earlier iteration.
+Invariant: one rule for every load issued ahead, by a producer warp or in an earlier iteration.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from aotc.schedule.remarks import Reason
 
 
 def reorder_hazard(load: tma.SyncLoad, ops: Iterable[Op]) -> str:
-    """Return why a load may not be issued ahead of what `ops` do, or an empty string."""
+    """Return why a load may not be issued ahead of `ops`, or an empty string."""
     if not isinstance(load, tma.SyncTmaLoad):
-        return ""  # checked when it became such a load, see `bulk_loads` and `hand_over_copies`
+        return ""  # checked by `bulk_loads` and `hand_over_copies`
     for op in ops:
-        # A wait for stores is there for the op that it precedes, which the user knows.
+        # A wait for stores serves the op after it, checked by itself.
         is_reason = synchronizes(op) and not isinstance(op, tma.TmaStoreWait)
         if is_reason and may_precede(op, load) and keeps_order(op):
             return Reason.FENCE_BEFORE(op=op.opcode)

@@ -1,1 +1,1 @@
-"""Which warps issue loads and which compute, and the mbarriers between them."""
+"""Warp roles: producers issue loads, consumers compute, mbarriers synchronize them."""

@@ -96,23 +96,23 @@ def _producer_warps(kernel: Kernel, schedule: Schedule) -> int:
 
 def _num_consumer_groups(kernel: Kernel, schedule: Schedule) -> int:
     """Return how many consumer groups ping-pong; remark what becomes of a wish for them."""
-    wanted = schedule.config.num_consumer_groups
-    if wanted == 1:
+    num_groups = schedule.config.num_consumer_groups
+    if num_groups == 1:
         return 1
-    num_warps = wanted * kernel.num_warps + kernel.producer_warps
+    num_warps = num_groups * kernel.num_warps + kernel.producer_warps
     obstacle = groups_obstacle(kernel, schedule, num_warps)
     if obstacle:
-        schedule.remark(kernel.loc, Remark.ONE_CONSUMER_GROUP(wanted=wanted, reason=obstacle))
+        schedule.remark(kernel.loc, Remark.ONE_CONSUMER_GROUP(wanted=num_groups, reason=obstacle))
         return 1
-    text = Remark.CONSUMER_GROUPS(groups=wanted, warps=kernel.num_warps)
+    text = Remark.CONSUMER_GROUPS(groups=num_groups, warps=kernel.num_warps)
     schedule.remark(kernel.loc, text)
-    return wanted
+    return num_groups
 
 
 def _refuse_groups(kernel: Kernel, schedule: Schedule) -> None:
-    wanted = schedule.config.num_consumer_groups
-    if wanted > 1:
-        text = Remark.ONE_CONSUMER_GROUP(wanted=wanted, reason=Reason.NO_PRODUCER())
+    num_groups = schedule.config.num_consumer_groups
+    if num_groups > 1:
+        text = Remark.ONE_CONSUMER_GROUP(wanted=num_groups, reason=Reason.NO_PRODUCER())
         schedule.remark(kernel.loc, text)
 
 

@@ -1,4 +1,4 @@
-"""Whether several consumer groups share a kernel's tiles of work, and how they ping-pong.
+"""Distribute tiles of work over several consumer groups in ping-pong.
 
 Each group runs whole iterations of the loop over tiles: the epilogue of one overlaps the mainloop
 of the next. All run the same code, so a group goes through all iterations and skips those of the
@@ -90,16 +90,16 @@ def _dependence(kernel: Kernel, loop: scf.For) -> str:
             return Reason.OUTSIDE_TILE_LOOP(op=op.opcode)
     if any(getattr(op, "volatile", False) for op in loop.body.walk()):
         return Reason.VOLATILE_TILES()
-    moved = _dependents(loop)
+    dependents = _dependents(loop)
     for op in fences(loop.body):
         if op.has(Trait.MAY_TRAP) or op.writes(Resource.OUTPUT) or isinstance(op, tma.ProxyFence):
             continue
-        place = accessed(op, "write")
-        if place is None or synchronizes(op):
+        written = accessed(op, "write")
+        if written is None or synchronizes(op):
             return Reason.ORDERED_TILES(op=op.opcode)
         if op.reads(Resource.GLOBAL):
             continue  # reductions commute
-        if not any(value in moved for value in getattr(op, "coords", ()) or [place]):
+        if not any(value in dependents for value in getattr(op, "coords", ()) or [written]):
             return Reason.SAME_PLACE(op=op.opcode)
     for write in fences(loop.body):
         target = written_pointer(write)
@@ -112,19 +112,19 @@ def _dependence(kernel: Kernel, loop: scf.For) -> str:
 
 def _dependents(loop: scf.For) -> dict[Value, None]:
     """Return the values of a loop's body that depend on its induction variable."""
-    found = dict.fromkeys([loop.induction])
+    dependents = dict.fromkeys([loop.induction])
     size = 0
-    while len(found) > size:
-        size = len(found)
+    while len(dependents) > size:
+        size = len(dependents)
         for op in loop.body.walk():
-            if not any(value in found for value in op.operands):
+            if not any(value in dependents for value in op.operands):
                 continue
             outer = op.parent_op if op.terminator else op
             if outer is not None and outer is not loop:
-                found.update(dict.fromkeys(outer.results))
+                dependents.update(dict.fromkeys(outer.results))
                 for block in outer.blocks:
-                    found.update(dict.fromkeys(block.args))
-    return found
+                    dependents.update(dict.fromkeys(block.args))
+    return dependents
 
 
 # ---- how --------------------------------------------------------------------------------------
@@ -138,10 +138,10 @@ class OwnTiles:
     branch: scf.If
 
 
-def distribute_tiles(consumers: Block, kernel: Kernel, place: Builder) -> OwnTiles:
+def distribute_tiles(consumers: Block, kernel: Kernel, builder: Builder) -> OwnTiles:
     """Let each consumer group run iterations of its own.
 
-    The mbarriers between groups go to `place`, which both roles see.
+    The mbarriers between groups go to `builder`, which both roles see.
     """
     count = kernel.num_consumer_groups
     loop = loop_of_tiles(consumers)
@@ -159,11 +159,11 @@ def distribute_tiles(consumers: Block, kernel: Kernel, place: Builder) -> OwnTil
         begins = before(arith.Compare(group, zero, "eq")).out
         # The first tile waits for the phase before the first.
         parity = before(arith.Cast(begins, I32)).out
-        own = loop.body.add_arg(I32, "parity")
-        _keep_order(branch.then, kernel, RingPosition(group, own), place)
+        phase = loop.body.add_arg(I32, "parity")
+        _keep_order(branch.then, kernel, RingPosition(group, phase), builder)
         end = Builder.before_op(loop.body.terminator)
         flip = end(arith.Cast(branch.condition, I32)).out
-        following = [end(gpu.NextStage(owner, count)).out, end(arith.Xor(own, flip)).out]
+        following = [end(gpu.NextStage(owner, count)).out, end(arith.Xor(phase, flip)).out]
         loop.body.terminator.set_slots(following)
         append_carried(loop, [zero, parity])
     return OwnTiles(group, branch)
@@ -178,12 +178,12 @@ def _under_branch(loop: scf.For, group: Value, owner: Value) -> scf.If:
             arms[0].insert(op)
     for arm in arms:
         Builder(arm)(scf.Yield([]))
-    place = Builder.before_op(loop.body.terminator)
-    mine = place(arith.Compare(owner, group, "eq")).out
-    return place(build(scf.If, [mine], {}, arms, loop.loc))
+    builder = Builder.before_op(loop.body.terminator)
+    mine = builder(arith.Compare(owner, group, "eq")).out
+    return builder(build(scf.If, [mine], {}, arms, loop.loc))
 
 
-def _keep_order(body: Block, kernel: Kernel, own: RingPosition, place: Builder) -> None:
+def _keep_order(body: Block, kernel: Kernel, position: RingPosition, builder: Builder) -> None:
     """Delay a tile's dots until those of the tile before have been issued.
 
     That is a ring with a stage for each group: the one before it arrives at its mbarrier.
@@ -192,11 +192,11 @@ def _keep_order(body: Block, kernel: Kernel, own: RingPosition, place: Builder) 
     if loop is None:
         return
     num_warps = kernel.num_warps
-    order = MbarrierRing(place, kernel.num_consumer_groups, arrivals=num_warps)
+    order = MbarrierRing(builder, kernel.num_consumer_groups, arrivals=num_warps)
     outer = next(op for op in (loop, *loop.ancestors()) if op.block is body)
-    order.await_full(own, Builder.before_op(outer))
+    order.await_full(position, Builder.before_op(outer))
     for after in _ends(loop, body):
-        following = after(gpu.SharedStage(order.full, own.index, 1)).out
+        following = after(gpu.SharedStage(order.full, position.index, 1)).out
         after(mbarrier.MbarrierArrive(following, num_warps))
 
 
@@ -214,7 +214,7 @@ def ordered_loop(body: Block) -> scf.For | None:
 
 def _blocks(op: Op) -> Iterator[Block | None]:
     """Yield the blocks that contain an op, innermost first."""
-    yield from (each.block for each in (op, *op.ancestors()))
+    yield from (inner.block for inner in (op, *op.ancestors()))
 
 
 def _ends(loop: scf.For, body: Block) -> Iterator[Builder]:

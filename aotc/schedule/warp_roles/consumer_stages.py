@@ -29,9 +29,11 @@ class ConsumerStages(CarriedState):
     Of several consumer groups, `tiles` says which one runs this, and where.
     """
 
-    def __init__(self, groups: Sequence[LoadGroup], found: Slice, tiles: OwnTiles | None) -> None:
+    def __init__(
+        self, groups: Sequence[LoadGroup], loads_slice: Slice, tiles: OwnTiles | None
+    ) -> None:
         self.groups = groups
-        self.found = found
+        self.found = loads_slice
         self.tiles = tiles
         self._group_of: dict[Op, LoadGroup] = {group.loads[0]: group for group in groups}
         self._first_stages: dict[LoadGroup, Value | None] = {}
@@ -43,9 +45,10 @@ class ConsumerStages(CarriedState):
         """Rewrite the consumers' whole block."""
         if self.tiles is not None:
             number = self.tiles.group
-            place = Builder(consumers, consumers.first.next if consumers.first else None)
+            builder = Builder(consumers, consumers.first.next if consumers.first else None)
             self._first_stages = {
-                each: each.ring.first_stage(number, place) for each in self.groups
+                load_group: load_group.ring.first_stage(number, builder)
+                for load_group in self.groups
             }
         self.visit(consumers, initial_state(self.groups))
         for group in self.groups:
@@ -66,7 +69,7 @@ class ConsumerStages(CarriedState):
         if group is None:
             return None
         with at(op.loc):
-            place = Builder.before_op(op)
+            builder = Builder.before_op(op)
             position = self._positions[group] = self._position(group, state)
             by_threads = any(isinstance(load, thread_copy.SyncThreadLoad) for load in group.loads)
             # Dots are issued as soon as there is a stage: what is loaded for later comes after.
@@ -80,10 +83,10 @@ class ConsumerStages(CarriedState):
                 if isinstance(stage, gpu.SharedStage):
                     index = group.ring.stage_index(position, Builder.before_op(stage))
                     stage.set_slots([stage.buffer, index])
-            return group.advanced(state, place)
+            return group.advanced(state, builder)
 
     def indices_in(self, op: Op) -> Sequence[int]:
-        nested = dict.fromkeys(each for block in op.blocks for each in block.walk())
+        nested = dict.fromkeys(inner for block in op.blocks for inner in block.walk())
         inside = [group.indices for group in self.groups if group.loads[0] in nested]
         return list(dict.fromkeys(index for indices in inside for index in indices))
 
@@ -108,18 +111,18 @@ class ConsumerStages(CarriedState):
 
         That comes before the arm that runs the tile is visited, as its loads become waits.
         """
-        last = {each.loads[-1]: each for each in self.groups if each.ring.num_owners == 1}
+        last = {group.loads[-1]: group for group in self.groups if group.ring.num_owners == 1}
         if not last:
             return
 
         def skip(
-            load: tma.SyncLoad, place: Builder, mapping: dict[Value, Value], state: State
+            load: tma.SyncLoad, builder: Builder, mapping: dict[Value, Value], state: State
         ) -> State:
             del mapping
-            return last[load].advanced(state, place) if load in last else state
+            return last[load].advanced(state, builder) if load in last else state
 
-        place = Builder.before_op(branch.orelse.terminator)
-        end = SliceCopy(self.found, skip).copy_block(branch.then, place, state)
+        builder = Builder.before_op(branch.orelse.terminator)
+        end = SliceCopy(self.found, skip).copy_block(branch.then, builder, state)
         self._skipped[branch.orelse] = end
 
     # -- releases --------------------------------------------------------------
@@ -128,22 +131,22 @@ class ConsumerStages(CarriedState):
         """Let all warps arrive at `empty` after the last op that reads a group's stage."""
         block, position = group.block, self._positions[group]
         order = {op: number for number, op in enumerate(block)}
-        own: Op = group.loads[-1]
+        last: Op = group.loads[-1]
         late: Op | None = None
         for reader in group.readers:
-            done, is_later = _done_at(reader, block)
+            end, is_later = _done_at(reader, block)
             if is_later:
-                late = done if late is None else max(late, done, key=order.__getitem__)
+                late = end if late is None else max(late, end, key=order.__getitem__)
             else:
-                own = max(own, done, key=order.__getitem__)
+                last = max(last, end, key=order.__getitem__)
         if late is None:
-            group.ring.release(position, Builder.after_op(own))
+            group.ring.release(position, Builder.after_op(last))
             return
         loop = block.parent
         assert isinstance(loop, scf.For)
-        place = Builder.after_op(late)
-        not_first = place(arith.Compare(loop.induction, loop.lower, "ne")).out
-        group.ring.release(position, place, before=1, enabled=not_first)
+        builder = Builder.after_op(late)
+        not_first = builder(arith.Compare(loop.induction, loop.lower, "ne")).out
+        group.ring.release(position, builder, before=1, enabled=not_first)
         position = self._position(group, self._after[block])
         group.ring.release(position, Builder.after_op(_drain_after(loop)), before=1)
 
@@ -155,7 +158,7 @@ def _first_load(op: Op, state: State, *, tiles: bool) -> Op:
     may take longer than an iteration, and are issued before the wait.
     """
     first, before = op, op.prev
-    has_dots = op.block is not None and any(isinstance(each, wgmma.Wgmma) for each in op.block)
+    has_dots = op.block is not None and any(isinstance(other, wgmma.Wgmma) for other in op.block)
     while has_dots and before is not None and not any(out in state for out in before.results):
         if isinstance(before, gpu.Load):
             if is_tile(before.out) and not tiles:
@@ -166,10 +169,10 @@ def _first_load(op: Op, state: State, *, tiles: bool) -> Op:
 
 
 def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
-    done = done_at(reader, block)
-    if done is None:
+    end = done_at(reader, block)
+    if end is None:
         reader.error("is not waited for")
-    return done
+    return end
 
 
 def _drain_after(loop: Op) -> Op:

@@ -41,16 +41,16 @@ def _is_filled_in(block: Block, read: gpu.SharedLoad) -> bool:
 
 
 def _delay(read: gpu.SharedLoad, block: Block) -> None:
-    moved = _reshaped(read, block)
-    users = [user for op in moved for value in op.results for user in value.users]
-    uses = {enclosing_in(user, block) for user in users if user not in moved}
+    reads = _reshaped(read, block)
+    users = [user for op in reads for value in op.results for user in value.users]
+    uses = {enclosing_in(user, block) for user in users if user not in reads}
     first = next((op for op in block if op in uses), None)
     if first is None:
         return
-    place = _ahead_of_wait(first)
-    for op in moved:
+    target = _ahead_of_wait(first)
+    for op in reads:
         op.remove()
-        block.insert(op, place)
+        block.insert(op, target)
 
 
 def _ahead_of_wait(first: Op) -> Op:
@@ -63,16 +63,16 @@ def _ahead_of_wait(first: Op) -> Op:
 
 def _reshaped(read: gpu.SharedLoad, block: Block) -> list[Op]:
     """Return a read and the ops of its block that only rename or repeat what it reads, in order."""
-    found: list[Op] = [read]
-    for op in found:
+    reads: list[Op] = [read]
+    for op in reads:
         users = [user for value in op.results for user in value.users]
-        found += [
+        reads += [
             user
             for user in users
             if user.block is block
             and is_pure(user)
             and user.has(Trait.SHAPE_ONLY)
             and len(user.operands) == 1
-            and user not in found
+            and user not in reads
         ]
-    return found
+    return reads

@@ -91,14 +91,14 @@ def _inputs(load: gpu.Load) -> list[Value]:
 
 def _replace(load: gpu.Load, staging: Staging, vector: int) -> None:
     """Replace a load and the store of what it brings by one copy, where the store stands."""
-    place = Builder.before_op(staging.store)
+    builder = Builder.before_op(staging.store)
     inputs: list[Value] = []
     for value in _inputs(load):
         for rename in staging.renames:
-            value = _renamed(rename, value, place)  # noqa: PLW2901 - one rename after another
+            value = _renamed(rename, value, builder)  # noqa: PLW2901 - one rename after another
         inputs.append(value)
     pointer, *masks = inputs
-    place(
+    builder(
         thread_copy.SyncThreadLoad(
             pointer,
             staging.store.buffer,
@@ -113,5 +113,5 @@ def _replace(load: gpu.Load, staging: Staging, vector: int) -> None:
         op.erase()
 
 
-def _renamed(rename: Op, value: Value, place: Builder) -> Value:
-    return place(rename.clone({rename.operands[0]: value})).results[0]
+def _renamed(rename: Op, value: Value, builder: Builder) -> Value:
+    return builder(rename.clone({rename.operands[0]: value})).results[0]

@@ -62,9 +62,9 @@ class LoadGroup:
         index, parity = self.indices
         return RingPosition(state[index], state[parity], first)
 
-    def advanced(self, state: State, place: Builder) -> State:
+    def advanced(self, state: State, builder: Builder) -> State:
         """Return the state after the group has advanced to its next stage."""
-        after, position = list(state), self.ring.next(self.position(state), place)
+        after, position = list(state), self.ring.next(self.position(state), builder)
         for index, value in zip(self.indices, (position.index, position.parity), strict=True):
             after[index] = value
         return after
@@ -94,7 +94,7 @@ def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
     is_read = False
     in_flight = any(isinstance(op, wgmma.Wgmma) for op in block)
     for op in block:
-        nested = [each for inner in op.blocks for each in adjacent_loads(inner)]
+        nested = [nested_group for inner in op.blocks for nested_group in adjacent_loads(inner)]
         parts = nested or isinstance(op, grid.GridWait) or (run and _is_of_other_ring(op, run[0]))
         reads = any(_reads(op, load) for load in run)
         is_read |= reads
@@ -148,7 +148,7 @@ def buffers_of(load: tma.SyncLoad) -> gpu.SharedAlloc:
 def make_group(
     before: Sequence[LoadGroup],
     loads: list[tma.SyncLoad],
-    place: Builder,
+    builder: Builder,
     num_warps: int,
     num_owners: int = 1,
     producer_threads: int = 0,
@@ -170,15 +170,15 @@ def make_group(
     for load in loads:
         alloc = buffers_of(load)
         if num_owners > 1:
-            _replace_buffers(alloc, num_stages * num_owners, place)
+            _replace_buffers(alloc, num_stages * num_owners, builder)
         else:
             alloc.remove()
-            place(alloc)
+            builder(alloc)
     # CTAs of a cluster that fill a stage together wait until all have read it.
     num_ctas = max(load.num_parts for load in loads)
     by_threads = sum(isinstance(load, thread_copy.SyncThreadLoad) for load in loads)
     ring = MbarrierRing(
-        place,
+        builder,
         num_stages,
         arrivals=by_threads * producer_threads + (by_threads < len(loads)),
         num_warps=num_warps,
@@ -192,7 +192,7 @@ def _ring_to_share(
     groups: Sequence[LoadGroup], loads: Sequence[tma.SyncLoad], num_stages: int, num_owners: int
 ) -> LoadGroup | None:
     """Return a group that never runs together with `loads`, with the same kinds of buffers."""
-    taken = {
+    used_indices = {
         group.index
         for group in groups
         if not (_excludes(group.loads[0], loads[0]) or _comes_before(group, loads[0]))
@@ -200,7 +200,10 @@ def _ring_to_share(
     kinds = [_kind_of(load) for load in loads]
     for group in groups:
         ring = group.ring
-        if group.index in taken or (ring.num_stages, ring.num_owners) != (num_stages, num_owners):
+        if group.index in used_indices or (ring.num_stages, ring.num_owners) != (
+            num_stages,
+            num_owners,
+        ):
             continue
         if [_kind_of(load) for load in group.loads] == kinds:
             return group
@@ -240,14 +243,14 @@ def _is_read_before(group: LoadGroup, load: tma.SyncLoad) -> bool:
     for reader in group.readers:
         if not any(op.block is group.block for op in (reader, *reader.ancestors())):
             return False
-        done = done_at(reader, group.block)
-        if done is None or done[1] or not stands_before(done[0], load):
+        end = done_at(reader, group.block)
+        if end is None or end[1] or not stands_before(end[0], load):
             return False
     return True
 
 
 def _loop_around(op: Op) -> Op | None:
-    return next((each for each in op.ancestors() if each.has(Trait.LOOP)), None)
+    return next((ancestor for ancestor in op.ancestors() if ancestor.has(Trait.LOOP)), None)
 
 
 def _innermost_loop(load: tma.SyncLoad) -> Op | None:
@@ -261,16 +264,16 @@ def _innermost_loop(load: tma.SyncLoad) -> Op | None:
 def _kind_of(load: tma.SyncLoad) -> tuple[object, ...]:
     """Return what two loads have in common that may go to one buffer."""
     alloc = buffers_of(load)
-    place = alloc.element, alloc.shape, alloc.layout, alloc.alignment_bytes, alloc.unused_bytes
-    return type(load), *place, load.num_parts
+    attributes = alloc.element, alloc.shape, alloc.layout, alloc.alignment_bytes, alloc.unused_bytes
+    return type(load), *attributes, load.num_parts
 
 
-def _replace_buffers(alloc: gpu.SharedAlloc, num_stages: int, place: Builder) -> None:
+def _replace_buffers(alloc: gpu.SharedAlloc, num_stages: int, builder: Builder) -> None:
     """Replace an allocation by one with as many stages as are given."""
     attributes = {**alloc.attributes, "num_stages": num_stages}
-    made = place(build(gpu.SharedAlloc, (), attributes, (), alloc.loc)).out
+    ring = builder(build(gpu.SharedAlloc, (), attributes, (), alloc.loc)).out
     if alloc.num_stages == 1:
         before = Builder.before_op(alloc)
         # The stage index comes from the wait for the load.
-        made = before(gpu.SharedStage(made, before(arith.Constant(0, I32)).out)).out
-    alloc.replace_with([made])
+        ring = before(gpu.SharedStage(ring, before(arith.Constant(0, I32)).out)).out
+    alloc.replace_with([ring])

@@ -35,12 +35,12 @@ class MapRings:
     A state has two values for each ring, the position of one who uses it.
     """
 
-    def __init__(self, consumers: Block, kernel: Kernel, place: Builder) -> None:
+    def __init__(self, consumers: Block, kernel: Kernel, builder: Builder) -> None:
         self._found = find_map_slice(consumers)
-        made = [op for op in consumers.walk() if isinstance(op, tma.MakeTensorMap)]
-        self.makers = [op for op in made if op in self._found.ops]
+        makers = [op for op in consumers.walk() if isinstance(op, tma.MakeTensorMap)]
+        self.makers = [op for op in makers if op in self._found.ops]
         self._rings = [
-            MbarrierRing(place, SLOTS_IN_LOOPS, num_warps=kernel.num_warps) for _ in self.makers
+            MbarrierRing(builder, SLOTS_IN_LOOPS, num_warps=kernel.num_warps) for _ in self.makers
         ]
 
     @property
@@ -50,7 +50,7 @@ class MapRings:
 
     def index_of(self, op: Op) -> int | None:
         """Return the number of the ring of an op, or None if no warp makes its map ahead."""
-        return next((number for number, each in enumerate(self.makers) if each is op), None)
+        return next((number for number, maker in enumerate(self.makers) if maker is op), None)
 
     def make_ahead(self, consumers: Block) -> roles.Beside | None:
         """Return the maker's role, or None if there is nothing for it."""
@@ -62,46 +62,48 @@ class MapRings:
         Builder(body)(scf.Yield([]))
         return roles.Beside(body)
 
-    def _make(self, op: tma.MakeTensorMap, place: Builder, mapping: Mapping, state: State) -> State:
+    def _make(
+        self, op: tma.MakeTensorMap, builder: Builder, mapping: Mapping, state: State
+    ) -> State:
         number = self.index_of(op)
         assert number is not None
         ring, position = self._rings[number], _position(state, number)
         with at(op.loc):
             # Stores may wait for the mainloop of the next block: a map is free when that is over.
             is_stored = any(isinstance(user, tma.StagedTmaStore) for user in op.out.users)
-            free = ring.next(position, place) if is_stored else position
-            self.await_empty(ring, free, place)
-            slot = slot_at(mapping.get(op.slot, op.slot), position.index, place)
+            free = ring.next(position, builder) if is_stored else position
+            self.await_empty(ring, free, builder)
+            slot = slot_at(mapping.get(op.slot, op.slot), position.index, builder)
             mapping = {**mapping, op.slot: slot}
-            place(op.clone(mapping))
-            place(mbarrier.MbarrierArrive(ring.stage(ring.full, position, place), 1))
-        return _advanced(ring, state, number, place)
+            builder(op.clone(mapping))
+            builder(mbarrier.MbarrierArrive(ring.stage(ring.full, position, builder), 1))
+        return _advanced(ring, state, number, builder)
 
     @staticmethod
-    def await_empty(ring: MbarrierRing, position: RingPosition, place: Builder) -> None:
+    def await_empty(ring: MbarrierRing, position: RingPosition, builder: Builder) -> None:
         """Wait until all copies with the map that was at a slot before have completed."""
-        ring.await_empty(position, place)
+        ring.await_empty(position, builder)
 
     def acquire(
-        self, op: tma.MakeTensorMap, slot: Value, place: Builder, state: State
+        self, op: tma.MakeTensorMap, slot: Value, builder: Builder, state: State
     ) -> tuple[Value, State]:
         """Wait for a map and acquire it; return it and the state after."""
         number = self.index_of(op)
         assert number is not None
         ring, position = self._rings[number], _position(state, number)
         with at(op.loc):
-            ring.await_full(position, place)
-            made = place(tma.MadeTensorMap(slot_at(slot, position.index, place), op.type))
-        made.out.hint = op.out.hint
-        return made.out, _advanced(ring, state, number, place)
+            ring.await_full(position, builder)
+            slot_map = builder(tma.MadeTensorMap(slot_at(slot, position.index, builder), op.type))
+        slot_map.out.hint = op.out.hint
+        return slot_map.out, _advanced(ring, state, number, builder)
 
-    def release(self, number: int, state: State, place: Builder) -> None:
+    def release(self, number: int, state: State, builder: Builder) -> None:
         """Let the consumers release what is at the position of a ring."""
-        self._rings[number].release(_position(state, number), place)
+        self._rings[number].release(_position(state, number), builder)
 
-    def advance(self, number: int, state: State, place: Builder) -> State:
+    def advance(self, number: int, state: State, builder: Builder) -> State:
         """Return the state after a role has passed over a map."""
-        return _advanced(self._rings[number], state, number, place)
+        return _advanced(self._rings[number], state, number, builder)
 
 
 class ConsumerMaps(CarriedState):
@@ -123,27 +125,27 @@ class ConsumerMaps(CarriedState):
         block = op.block
         assert block is not None
         before = state
-        place = Builder.before_op(op)
+        builder = Builder.before_op(op)
         if op.out.users:
             drain = _drain_before(op)
             if drain is not None:
                 drain.erase()  # whoever makes the map waits for that
-            made, state = self._rings.acquire(op, op.slot, place, state)
-            op.replace_with([made])
+            slot_map, state = self._rings.acquire(op, op.slot, builder, state)
+            op.replace_with([slot_map])
         else:
             with at(op.loc):
-                state = self._rings.advance(number, state, place)
+                state = self._rings.advance(number, state, builder)
             op.erase()
-            made = None
+            slot_map = None
         end = Builder.before_op(block.terminator)
-        if made is not None:
+        if slot_map is not None:
             end(tma.TmaStoreWait())  # stores read the map
         self._rings.release(number, before, end)
         return state
 
     def indices_in(self, op: Op) -> Sequence[int]:
-        nested = dict.fromkeys(each for block in op.blocks for each in block.walk())
-        numbers = [n for n, each in enumerate(self._rings.makers) if each in nested]
+        nested = dict.fromkeys(inner for block in op.blocks for inner in block.walk())
+        numbers = [n for n, inner in enumerate(self._rings.makers) if inner in nested]
         return [index for number in numbers for index in (2 * number, 2 * number + 1)]
 
     def hint(self, index: int) -> str:
@@ -158,9 +160,9 @@ def _drain_before(op: tma.MakeTensorMap) -> tma.TmaStoreWait | None:
     return before if isinstance(before, tma.TmaStoreWait) else None
 
 
-def _no_load(load: tma.SyncLoad, place: Builder, mapping: Mapping, state: State) -> State:
+def _no_load(load: tma.SyncLoad, builder: Builder, mapping: Mapping, state: State) -> State:
     """Issue nothing: the maker has no loads."""
-    del load, place, mapping
+    del load, builder, mapping
     return state
 
 
@@ -168,7 +170,7 @@ def _position(state: State, number: int) -> RingPosition:
     return RingPosition(state[2 * number], state[2 * number + 1])
 
 
-def _advanced(ring: MbarrierRing, state: State, number: int, place: Builder) -> State:
-    after, position = list(state), ring.next(_position(state, number), place)
+def _advanced(ring: MbarrierRing, state: State, number: int, builder: Builder) -> State:
+    after, position = list(state), ring.next(_position(state, number), builder)
     after[2 * number : 2 * number + 2] = position.index, position.parity
     return after

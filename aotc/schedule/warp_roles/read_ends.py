@@ -1,4 +1,4 @@
-"""When an op that reads a buffer is done with it.
+"""Find the op after which a reader is done with a buffer.
 
 Threads are done at the op itself. A dot goes on after it: it is done at the wait that covers it.
 
@@ -21,12 +21,12 @@ def done_at(reader: Op, block: Block) -> tuple[Op, bool] | None:
     op: Op = reader
     newer = 0
     while True:
-        found, newer = _wait_after(op.next, newer)
-        if found is not None:
-            return _enclosing(found, block), False
+        wait, newer = _wait_after(op.next, newer)
+        if wait is not None:
+            return _enclosing(wait, block), False
         if op.block is block:
-            found, _ = _wait_after(block.first, newer)
-            return None if found is None else (found, True)
+            wait, _ = _wait_after(block.first, newer)
+            return None if wait is None else (wait, True)
         parent = op.parent_op
         if parent is None:
             return None

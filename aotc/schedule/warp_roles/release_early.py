@@ -45,15 +45,15 @@ def _filled_after(role: roles.Specialize) -> dict[Value, dict[Value, None]]:
     """Return the buffers that the producer fills after it has waited at each mbarrier."""
     filled: dict[Value, dict[Value, None]] = {}
     for op in role.producer.walk():
-        buffers = [getattr(op, each.of) for each in op.effects_on(Resource.SHARED, "write")]
+        buffers = [getattr(op, effect.of) for effect in op.effects_on(Resource.SHARED, "write")]
         if not buffers or not op.effects_on(Resource.MBARRIER, "start"):
             continue
         wait = op.prev
         while wait is not None and not isinstance(wait, mbarrier.MbarrierWait):
             wait = wait.prev
         if wait is not None:
-            known = filled.setdefault(allocation_of(wait.barrier), {})
-            known.update(dict.fromkeys(map(allocation_of, buffers)))
+            allocations = filled.setdefault(allocation_of(wait.barrier), {})
+            allocations.update(dict.fromkeys(map(allocation_of, buffers)))
     return filled
 
 
@@ -65,9 +65,9 @@ def _awaited_again(role: roles.Specialize) -> dict[Value, None]:
     waits: dict[Value, dict[Op, bool]] = {}
     for op in role.producer.walk():
         if isinstance(op, mbarrier.MbarrierWait):
-            is_in_loop = any(each.has(Trait.LOOP) for each in op.ancestors())
+            is_in_loop = any(ancestor.has(Trait.LOOP) for ancestor in op.ancestors())
             waits.setdefault(allocation_of(op.barrier), {})[op] = is_in_loop
-    return {each: None for each, ops in waits.items() if len(ops) > 1 or any(ops.values())}
+    return {ancestor: None for ancestor, ops in waits.items() if len(ops) > 1 or any(ops.values())}
 
 
 def _move_up(
@@ -78,25 +78,25 @@ def _move_up(
     readers = [reader for buffer in buffers for reader in _readers(buffer)]
     if not readers or not all(_is_in(reader, block) for reader in readers):
         return
-    done: dict[Op, Op] = {}
+    ends: dict[Op, Op] = {}
     for reader in readers:
-        found = done_at(reader, block)
-        if found is None or found[1]:
+        end = done_at(reader, block)
+        if end is None or end[1]:
             return  # it is done an iteration later
-        done[reader] = found[0]
+        ends[reader] = end[0]
     order = {op: number for number, op in enumerate(block)}
-    last = max(done.values(), key=order.__getitem__)
+    last = max(ends.values(), key=order.__getitem__)
     inputs = _inputs(arrival, order[last], order)
     if order[last] >= order[arrival] or not all(map(is_pure, inputs)):
         return
     into_arms = isinstance(last, scf.If) and not any(_uses(op, last) for op in [*inputs, arrival])
     for op in inputs:
         op.remove()
-    place = Builder.before_op(last) if into_arms else Builder.after_op(last)
+    builder = Builder.before_op(last) if into_arms else Builder.after_op(last)
     for op in inputs:
-        place(op)
+        builder(op)
     if into_arms:
-        readers = [reader for reader, op in done.items() if op is last]
+        readers = [reader for reader, op in ends.items() if op is last]
         _arrive_in_arms(arrival, last, readers, is_again=is_again)
         arrival.erase()
     else:
@@ -114,20 +114,20 @@ def _arrive_in_arms(
         for reader in readers:
             if not _is_in(reader, arm):
                 continue
-            found = done_at(reader, arm)
-            if found is None or found[1]:
+            end = done_at(reader, arm)
+            if end is None or end[1]:
                 reader.error("is waited for outside of its branch")
-            last = found[0] if last is None else max(last, found[0], key=order.__getitem__)
+            last = end[0] if last is None else max(last, end[0], key=order.__getitem__)
         if isinstance(last, scf.If):
-            inside = [each for each in readers if is_inside(each, last)]
+            inside = [candidate for candidate in readers if is_inside(candidate, last)]
             _arrive_in_arms(arrival, last, inside, is_again=is_again)
             continue
-        place = Builder(arm, arm.first) if last is None else Builder.after_op(last)
+        builder = Builder(arm, arm.first) if last is None else Builder.after_op(last)
         if is_again and isinstance(last, scf.For) and _runs_in(last, arm):
-            inside = [each for each in readers if is_inside(each, last)]
+            inside = [candidate for candidate in readers if is_inside(candidate, last)]
             if _arrive_in_last_iteration(arrival, last, inside):
                 continue
-        place(arrival.clone({}))
+        builder(arrival.clone({}))
 
 
 def _runs_in(loop: scf.For, arm: Block) -> bool:
@@ -150,20 +150,20 @@ def _arrive_in_last_iteration(
     threads the time to compute with others.
     """
     waits = [op for op in loop.body if isinstance(op, wgmma.WgmmaWait)]
-    done = [done_at(each, loop.body) for each in readers]
-    ends = [each[0] for each in done if each is not None and not each[1]]
-    if len(ends) < len(done) or not any(op.values[0] in loop.carried for op in waits):
+    reader_ends = [done_at(end, loop.body) for end in readers]
+    ends = [end[0] for end in reader_ends if end is not None and not end[1]]
+    if len(ends) < len(reader_ends) or not any(op.values[0] in loop.carried for op in waits):
         return False
     order = {op: number for number, op in enumerate(loop.body)}
-    place = Builder.after_op(max(ends, key=order.__getitem__))
+    builder = Builder.after_op(max(ends, key=order.__getitem__))
     bound = lowered_bounds(loop, 1, Builder.before_op(loop))[1]
-    is_last = place(arith.Compare(loop.induction, bound, "ge")).out
-    place(mbarrier.MbarrierArrive(arrival.barrier, arrival.count, is_last, arrival.num_ctas))
+    is_last = builder(arith.Compare(loop.induction, bound, "ge")).out
+    builder(mbarrier.MbarrierArrive(arrival.barrier, arrival.count, is_last, arrival.num_ctas))
     return True
 
 
 def _is_in(op: Op, block: Block) -> bool:
-    return any(each.block is block for each in (op, *op.ancestors()))
+    return any(outer.block is block for outer in (op, *op.ancestors()))
 
 
 def _uses(op: Op, of: Op) -> bool:
@@ -179,11 +179,11 @@ def _readers(buffer: Value) -> Iterator[Op]:
 
 def _inputs(op: Op, after: int, order: dict[Op, int]) -> list[Op]:
     """Return the ops of its block after number `after` that an op needs, in order."""
-    found: dict[Op, None] = {}
+    inputs: dict[Op, None] = {}
     worklist = [op]
     while worklist:
         for value in worklist.pop().operands:
-            if value.op is not None and order.get(value.op, -1) > after and value.op not in found:
-                found[value.op] = None
+            if value.op is not None and order.get(value.op, -1) > after and value.op not in inputs:
+                inputs[value.op] = None
                 worklist.append(value.op)
-    return sorted(found, key=order.__getitem__)
+    return sorted(inputs, key=order.__getitem__)

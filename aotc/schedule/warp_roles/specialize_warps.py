@@ -58,10 +58,11 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
     """Split the roles of a kernel that `choose_warp_roles` gave producer warps."""
     if not kernel.producer_warps:
         return
-    found = find_slice(kernel)
-    if found.obstacle:
+    loads_slice = find_slice(kernel)
+    if loads_slice.obstacle:
         raise IRError(
-            f"tensor loads can no longer be moved to a producer warp: {found.obstacle}", kernel.loc
+            f"tensor loads can no longer be moved to a producer warp: {loads_slice.obstacle}",
+            kernel.loc,
         )
     with at(kernel.loc):
         consumers = Block()
@@ -69,15 +70,15 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
             if not op.terminator:
                 op.remove()
                 consumers.insert(op)
-        place = Builder.before_op(kernel.body.terminator)
-        producer = _divide(kernel, consumers, found, place)
+        builder = Builder.before_op(kernel.body.terminator)
+        producer = _divide(kernel, consumers, loads_slice, builder)
         for block in (consumers, producer):
             Builder(block)(scf.Yield([]))
         registers = _registers(kernel, consumers, producer, schedule.target)
-        place(roles.Specialize(consumers, producer, *registers))
+        builder(roles.Specialize(consumers, producer, *registers))
         if _is_shared(kernel):
             # Until then other CTAs may copy here, or arrive.
-            place(grid.ClusterBarrier())
+            builder(grid.ClusterBarrier())
 
 
 def _is_shared(kernel: Kernel) -> bool:
@@ -85,7 +86,7 @@ def _is_shared(kernel: Kernel) -> bool:
     return kernel.num_ctas > 1 and not kernel.runs_by_cta
 
 
-def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> Block:
+def _divide(kernel: Kernel, consumers: Block, loads_slice: Slice, builder: Builder) -> Block:
     """Take the tensor loads out of the consumers; return a producer that issues them.
 
     What both need is placed ahead of them.
@@ -98,40 +99,44 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
         is_shared = count == 1 or (ordered is not None and is_inside(loads[0], ordered))
         num_owners = 1 if is_shared else count
         sizes = kernel.num_warps, num_owners, WARP_LANES * kernel.producer_warps
-        groups.append(make_group(groups, loads, place, *sizes))
-    rings = MapRings(consumers, kernel, place)
+        groups.append(make_group(groups, loads, builder, *sizes))
+    rings = MapRings(consumers, kernel, builder)
     issuer = _Producer(groups, loop, count, rings)
     producer = Block()
-    maps = _move_templates(found, rings, place)
+    maps = _move_templates(loads_slice, rings, builder)
     maker = rings.make_ahead(consumers)
     if maker is not None:
         Builder(producer)(maker)
     warps = kernel.producer_warps if kernel.producer_warps < kernel.num_warps else 0
-    copy = SliceCopy(found, issuer.issue, issuer.hand_over, issuer.make_map, warps)
+    copy = SliceCopy(loads_slice, issuer.issue, issuer.hand_over, issuer.make_map, warps)
     copy.copy_block(consumers, Builder(producer), issuer.start())
-    tiles = distribute_tiles(consumers, kernel, place) if count > 1 else None
-    place(grid.ClusterBarrier() if _is_shared(kernel) else gpu.Barrier())
-    ConsumerStages(groups, found, tiles).run(consumers)
+    tiles = distribute_tiles(consumers, kernel, builder) if count > 1 else None
+    builder(grid.ClusterBarrier() if _is_shared(kernel) else gpu.Barrier())
+    ConsumerStages(groups, loads_slice, tiles).run(consumers)
     ConsumerMaps(rings).run(consumers)
-    for each in maps:
-        each.erase()
+    for make_map in maps:
+        make_map.erase()
     _drop_unused(consumers)
     return producer
 
 
-def _move_templates(found: Slice, rings: MapRings, place: Builder) -> list[tma.MakeTensorMap]:
+def _move_templates(
+    loads_slice: Slice, rings: MapRings, builder: Builder
+) -> list[tma.MakeTensorMap]:
     """Move what maps are built in to where the producer sees it; return the ops that it clones.
 
     Those are the maps of loads; maps of stores are made by consumers, unless they are made ahead.
     """
     maps = [
-        op for op in found.ops if isinstance(op, tma.MakeTensorMap) and rings.index_of(op) is None
+        op
+        for op in loads_slice.ops
+        if isinstance(op, tma.MakeTensorMap) and rings.index_of(op) is None
     ]
-    for each in [*maps, *rings.makers]:
-        template = each.template.op
+    for maker in [*maps, *rings.makers]:
+        template = maker.template.op
         assert isinstance(template, gpu.SharedAlloc)
         template.remove()
-        place(template)
+        builder(template)
     return maps
 
 
@@ -141,10 +146,10 @@ def _drop_unused(consumers: Block) -> None:
     What a loop carries besides for nothing are counters, which cost nothing: ptxas drops them.
     """
     for loop in reversed([op for op in consumers.walk() if isinstance(op, scf.For)]):
-        needed = needed_values(loop)
+        live = needed_values(loop)
         loads = [op.out for op in loop.body if isinstance(op, gpu.Load)]
         tiles = [value for value in loop.carried if is_tile(value)]
-        if any(value not in needed for value in (*loads, *tiles)):
+        if any(value not in live for value in (*loads, *tiles)):
             drop_unused_carried(loop)
 
 
@@ -160,10 +165,10 @@ def _registers(
     """
     dots = [op for op in consumers.walk() if op.has(Trait.DOT)]
     # A dot that accumulates onto another one has no accumulator of its own.
-    held = sum(registers_of(op.results[0]) for op in dots if not _continues_dot(op))
+    live = sum(registers_of(op.results[0]) for op in dots if not _continues_dot(op))
     by_threads = any(isinstance(op, gpu.Dot) for op in dots)
     working = CONSUMER_RESERVE + (FRAGMENT_RESERVE if by_threads else 0)
-    fits = held + working <= registers_of_thread(kernel, target)
+    fits = live + working <= registers_of_thread(kernel, target)
     num_copies = roles.num_thread_copies(producer)
     return () if fits else register_split(kernel, target, num_copies=num_copies)
 
@@ -203,61 +208,69 @@ class _Producer:
 
     def start(self) -> State:
         """Return the state at the start of the kernel."""
-        own = initial_state(self.groups)
-        others = (self.count - 1) * [own[index] for index in self._owned]
-        return [*own, *others, *(own[:1] if self.loop is not None else ()), *self.maps.start]
+        initial = initial_state(self.groups)
+        other_owners = (self.count - 1) * [initial[index] for index in self._owned]
+        return [
+            *initial,
+            *other_owners,
+            *(initial[:1] if self.loop is not None else ()),
+            *self.maps.start,
+        ]
 
     def issue(
-        self, load: tma.SyncLoad, place: Builder, mapping: dict[Value, Value], state: State
+        self, load: tma.SyncLoad, builder: Builder, mapping: dict[Value, Value], state: State
     ) -> State:
         """Wait for a free stage and issue a group's loads to it, if `load` is its last."""
         group = self.group_of[load]
         if load is not group.loads[-1]:
             return state
-        position = group.position(state, group.ring.first_stage(state[-1], place))
+        position = group.position(state, group.ring.first_stage(state[-1], builder))
         loads: list[Load] = []
-        for each in group.loads:
-            inputs = [mapping.get(value, value) for value in each.inputs]
-            buffer = group.ring.stage(buffers_of(each).out, position, place)
-            loads.append((each, buffer, inputs))
-        group.ring.fill(loads, position, place, beside_copies=self._has_copies)
-        return group.advanced(state, place)
+        for group_load in group.loads:
+            inputs = [mapping.get(value, value) for value in group_load.inputs]
+            buffer = group.ring.stage(buffers_of(group_load).out, position, builder)
+            loads.append((group_load, buffer, inputs))
+        group.ring.fill(loads, position, builder, beside_copies=self._has_copies)
+        return group.advanced(state, builder)
 
     def make_map(
-        self, made: tma.MakeTensorMap, place: Builder, mapping: dict[Value, Value], state: State
+        self, maker: tma.MakeTensorMap, builder: Builder, mapping: dict[Value, Value], state: State
     ) -> State:
         """Acquire a map that was made ahead, or make it."""
-        if self.maps.index_of(made) is None:
-            self._await_copies(made, place, state)
-            place(made.clone(mapping))
+        if self.maps.index_of(maker) is None:
+            self._await_copies(maker, builder, state)
+            builder(maker.clone(mapping))
             return state
         first = len(state) - len(self.maps.start)
-        slot = mapping.get(made.slot, made.slot)
-        mapping[made.out], positions = self.maps.acquire(made, slot, place, state[first:])
+        slot = mapping.get(maker.slot, maker.slot)
+        mapping[maker.out], positions = self.maps.acquire(maker, slot, builder, state[first:])
         return [*state[:first], *positions]
 
-    def _await_copies(self, made: tma.MakeTensorMap, place: Builder, state: State) -> None:
+    def _await_copies(self, maker: tma.MakeTensorMap, builder: Builder, state: State) -> None:
         """Wait for the copies that read a map before it is made anew, in a loop."""
-        if not any(op.has(Trait.LOOP) for op in made.ancestors()):
+        if not any(op.has(Trait.LOOP) for op in maker.ancestors()):
             return
         rings = {
             group.index: group
             for group in self.groups
-            if any(_is_of(load, made) for load in group.loads)
+            if any(_is_of(load, maker) for load in group.loads)
         }
         for group in rings.values():
-            group.ring.await_issued(group.position(state), place)
+            group.ring.await_issued(group.position(state), builder)
 
-    def hand_over(self, loop: scf.For, place: Builder, state: State) -> State:
+    def hand_over(self, loop: scf.For, builder: Builder, state: State) -> State:
         """Make the next iteration of the loop over tiles that of the next consumer group."""
         if self.loop is None or loop is not self.loop:
             return state
         now, size = 2 * len(self._rings), len(self._owned)
-        own, others = state[:now], [*state[now:-1], *(state[each] for each in self._owned)]
-        for each, value in zip(self._owned, others[:size], strict=True):
-            own[each] = value
-        return [*own, *others[size:], place(gpu.NextStage(state[-1], self.count)).out]
+        current, other_owners = (
+            state[:now],
+            [*state[now:-1], *(state[index] for index in self._owned)],
+        )
+        for index, value in zip(self._owned, other_owners[:size], strict=True):
+            current[index] = value
+        return [*current, *other_owners[size:], builder(gpu.NextStage(state[-1], self.count)).out]
 
 
-def _is_of(load: tma.SyncLoad, made: tma.MakeTensorMap) -> bool:
-    return isinstance(load, tma.SyncTmaLoad) and load.tensor is made.out
+def _is_of(load: tma.SyncLoad, maker: tma.MakeTensorMap) -> bool:
+    return isinstance(load, tma.SyncTmaLoad) and load.tensor is maker.out

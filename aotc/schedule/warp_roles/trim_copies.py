@@ -56,12 +56,12 @@ def _columns_copied(load: thread_copy.SyncThreadLoad) -> int:
 
 def _is_prefix(layout: LinearLayout, columns: int) -> bool:
     """Return whether the first columns of a buffer are the first bytes of it."""
-    places = gf2.Span(layout.columns("offset"))
+    offsets = gf2.Span(layout.columns("offset"))
     column_elems = prod(layout.shape[:-1])
-    others = [0] * (len(layout.shape) - 1)
+    zeros = [0] * (len(layout.shape) - 1)
     bits = range((columns & -columns).bit_length() - 1, columns.bit_length())
     return all(
-        places.solve(layout.pack((*others, 1 << bit))) == column_elems << bit for bit in bits
+        offsets.solve(layout.pack((*zeros, 1 << bit))) == column_elems << bit for bit in bits
     )
 
 

@@ -48,28 +48,28 @@ def test_a_product_divides_its_rows_and_needs_all_of_b() -> None:
     kernel = parse_kernel(PRODUCT)
     parts = find_parts(kernel, 2)
     assert not parts.obstacle
-    assert list(parts.needed[op_named(kernel, "tile.load", 0).out]) == [0]
-    assert list(parts.needed[op_named(kernel, "tile.load", 1).out]) == [None]
+    assert list(parts.uses[op_named(kernel, "tile.load", 0).out]) == [0]
+    assert list(parts.uses[op_named(kernel, "tile.load", 1).out]) == [None]
     assert parts.roots[op_named(kernel, "tile.store")] == 0
     # The columns' numbers are all of them for B and for the pointers of A and of the result.
-    assert list(parts.needed[op_named(kernel, "tile.arange", 0).out]) == [0]
-    assert list(parts.needed[op_named(kernel, "tile.arange", 1).out]) == [None]
+    assert list(parts.uses[op_named(kernel, "tile.arange", 0).out]) == [0]
+    assert list(parts.uses[op_named(kernel, "tile.arange", 1).out]) == [None]
 
 
 def test_few_rows_divide_the_columns() -> None:
     kernel = parse_kernel(PRODUCT)
     parts = find_parts(kernel, 4)
     assert parts.roots[op_named(kernel, "tile.store")] == 1
-    assert list(parts.needed[op_named(kernel, "tile.load", 0).out]) == [None]
-    assert list(parts.needed[op_named(kernel, "tile.load", 1).out]) == [1]
+    assert list(parts.uses[op_named(kernel, "tile.load", 0).out]) == [None]
+    assert list(parts.uses[op_named(kernel, "tile.load", 1).out]) == [1]
     # B's row numbers and C's column numbers come of one range, needed both ways.
-    assert set(parts.needed[op_named(kernel, "tile.arange", 1).out]) == {None, 0}
+    assert set(parts.uses[op_named(kernel, "tile.arange", 1).out]) == {None, 0}
 
 
 def test_nothing_is_divided_without_a_product() -> None:
     kernel = parse_kernel(PRODUCT)
     parts = find_parts(kernel, 2, divides=False)
-    assert all(list(ways) == [None] for ways in parts.needed.values())
+    assert all(list(ways) == [None] for ways in parts.uses.values())
     assert parts.roots[op_named(kernel, "tile.store")] is None
 
 
