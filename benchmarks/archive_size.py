@@ -103,12 +103,12 @@ def _touched(archive: Archive) -> list[tuple[int, int]]:
     now = archives.encode(archive)
     stored = stored_frames(now)
     root_bytes = len(now) - sum(frame.stored_bytes for frame in stored)
-    found: dict[str, tuple[int, int]] = {}
+    bytes_by_kernel: dict[str, tuple[int, int]] = {}
     for frame in stored:
         if frame.target in ("", _TARGET):
-            read, decoded = found.get(frame.kernel, (root_bytes, root_bytes))
-            found[frame.kernel] = read + frame.stored_bytes, decoded + frame.raw_bytes
-    return [found[kernel.name] for kernel in archive.kernels if _TARGET in kernel.targets]
+            read, decoded = bytes_by_kernel.get(frame.kernel, (root_bytes, root_bytes))
+            bytes_by_kernel[frame.kernel] = read + frame.stored_bytes, decoded + frame.raw_bytes
+    return [bytes_by_kernel[kernel.name] for kernel in archive.kernels if _TARGET in kernel.targets]
 
 
 def _load_seconds(archive: Archive, gpu: FakeGpu) -> dict[str, list[float]]:
@@ -151,13 +151,17 @@ def main() -> None:
             _print_row(path.stem, sizes)
             sums = {name: sums.get(name, 0) + size for name, size in sizes.items()}
             touched += _touched(archive)
-            found = _load_seconds(archive, gpu)
-            loads.update({f"{path.stem} {name}": seconds for name, seconds in found.items()})
+            seconds_by_case = _load_seconds(archive, gpu)
+            loads.update(
+                {f"{path.stem} {name}": seconds for name, seconds in seconds_by_case.items()}
+            )
     _print_row("all", sums)
     print(f"{'of raw':16}", *(f"{size / sums['raw']:11.2%}" for size in sums.values()))
-    for what, sizes_bytes in zip(("read", "decoded"), zip(*touched, strict=True), strict=True):
+    for action, sizes_bytes in zip(("read", "decoded"), zip(*touched, strict=True), strict=True):
         middle, most = statistics.median(sizes_bytes), max(sizes_bytes)
-        print(f"{what} to load a kernel alone: {middle / 1024:.1f} KiB, at most {most / 1024:.1f}")
+        print(
+            f"{action} to load a kernel alone: {middle / 1024:.1f} KiB, at most {most / 1024:.1f}"
+        )
     alone, grouped = map(sum, zip(*loads.values(), strict=True))
     print(
         f"loading {len(loads)} kernels one by one: {alone * 1e3:.1f} ms alone, {grouped * 1e3:.1f} ms now"

@@ -143,9 +143,9 @@ class Transpose:
 
     def __str__(self) -> str:
         rows, columns = self.shape
-        what = "chunks of 16 bytes" if self.by_chunks else "elements"
+        unit = "chunks of 16 bytes" if self.by_chunks else "elements"
         return (
-            f"{self.dtype} {rows}x{columns} {what} transposed, swizzles of {self.row_bytes} and "
+            f"{self.dtype} {rows}x{columns} {unit} transposed, swizzles of {self.row_bytes} and "
             f"{self.column_bytes} bytes"
         )
 
@@ -203,9 +203,9 @@ TILE_TRANSPOSES = [
     )
 ]
 TRANSPOSES = [
-    Transpose(dtype, one, two, by_chunks)
+    Transpose(dtype, row_bytes, column_bytes, by_chunks)
     for dtype, by_chunks in (*((dtype, False) for dtype in _TYPES), ("bf16", True))
-    for one, two in product(_ROW_BYTES, repeat=2)
+    for row_bytes, column_bytes in product(_ROW_BYTES, repeat=2)
 ]
 
 

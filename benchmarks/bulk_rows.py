@@ -50,10 +50,10 @@ def triton_launches(threads, sets: list[list[object]]) -> dict[str, Launch]:
     rows = sets[0][4]
     launches = {}
     for config, stages in itertools.product(threads.info.configs, (1, 4)):
-        each = dict(config) | {"STAGES": stages}
-        grid = (min(rows, each["PROGRAMS"]),)
-        launches[str(each)] = lambda number, each=each, grid=grid: function[grid](
-            *sets[number], **each
+        choices = dict(config) | {"STAGES": stages}
+        grid = (min(rows, choices["PROGRAMS"]),)
+        launches[str(choices)] = lambda number, choices=choices, grid=grid: function[grid](
+            *sets[number], **choices
         )
     return launches
 
@@ -64,9 +64,9 @@ def check(name: str, launch: Launch, arguments: list[object]) -> None:
     out.fill_(float("nan"))
     launch(0)
     for part in range(0, x.shape[0], 1024):
-        here = slice(part, part + 1024)
-        expected = (x[here].double() * scales[here, None].double()).to(x.dtype)
-        if not torch.allclose(out[here].float(), expected.float(), rtol=2**-7, atol=0.0):
+        part_rows = slice(part, part + 1024)
+        expected = (x[part_rows].double() * scales[part_rows, None].double()).to(x.dtype)
+        if not torch.allclose(out[part_rows].float(), expected.float(), rtol=2**-7, atol=0.0):
             message = f"{name}: wrong result"
             raise SystemExit(message)
 
@@ -81,13 +81,15 @@ def measure(library, rows: int, columns: int) -> dict[str, object]:
         check(name, launch, sets[0])
     peers["copy"] = lambda number: sets[number][1].copy_(sets[number][0])
     times = in_turn(peers)
-    moved = 2 * rows * columns * 2
+    num_bytes = 2 * rows * columns * 2
     return {
         "shape": f"{rows}x{columns}",
-        "tb_s": {name: moved / statistics.median(each) / 1e6 for name, each in times.items()},
+        "tb_s": {
+            name: num_bytes / statistics.median(samples) / 1e6 for name, samples in times.items()
+        },
         "over_threads": {
-            name: statistics.median(t / o for t, o in zip(times["threads"], each, strict=True))
-            for name, each in times.items()
+            name: statistics.median(t / o for t, o in zip(times["threads"], samples, strict=True))
+            for name, samples in times.items()
         },
         "configs": chosen,
     }

@@ -89,9 +89,9 @@ def main() -> None:
 # ------------------------------------------------------------------------------------- what is compiled
 
 
-def compiled(row: Mapping[str, Any], kept: Path | None) -> Compiled:
+def compiled(row: Mapping[str, Any], folder: Path | None) -> Compiled:
     """Compile all variants of a kernel, or read what an earlier run has compiled."""
-    path = None if kept is None else kept.with_name(f"{kept.name}.{row['kernel']}")
+    path = None if folder is None else folder.with_name(f"{folder.name}.{row['kernel']}")
     if path is not None and path.exists():
         return Compiled(*pickle.loads(path.read_bytes()))
     result = _compile(row["kernel"], row["target"])
@@ -169,8 +169,8 @@ def families_of(row: Mapping[str, Any], kernel: Compiled) -> Iterator[Family]:
 
 def losses(family: Family, chosen: Sequence[int]) -> np.ndarray:
     """Return how much longer the chosen configs take than the best."""
-    taken = family.seconds[np.arange(len(chosen)), list(chosen)]
-    return taken / np.nanmin(family.seconds, axis=1) - 1
+    seconds = family.seconds[np.arange(len(chosen)), list(chosen)]
+    return seconds / np.nanmin(family.seconds, axis=1) - 1
 
 
 def estimated(family: Family, constants: Constants, device: Device) -> list[int]:
@@ -183,8 +183,8 @@ def estimated(family: Family, constants: Constants, device: Device) -> list[int]
     for variant, work in zip(kernel.variants, works, strict=True):
         if index.combination(kernel, variant.types, variant.choices) == family.combination:
             target = TARGETS[variant.target]
-            own = estimate(variant, work, target, device, launches, constants)
-            times[:, variant.config] = own
+            estimates = estimate(variant, work, target, device, launches, constants)
+            times[:, variant.config] = estimates
     times[np.isnan(family.seconds)] = np.inf
     return times.argmin(axis=1).tolist()
 
@@ -199,10 +199,10 @@ def by_tree(family: Family) -> list[int]:
 def by_measured_tree(family: Family) -> list[int]:
     """Return what a tree takes that is fitted to the first half of the launches."""
     kernel = family.compiled.kernel
-    own = tuple(family.measurements[at] for at in np.flatnonzero(family.is_first_half))
+    first_half = tuple(family.measurements[index] for index in np.flatnonzero(family.is_first_half))
     target = kernel.variants[0].target
     configs = tuple(dict(config) for config in kernel.configs)
-    tuning = KernelTuning(kernel.name, target, "measured", configs, own, {})
+    tuning = KernelTuning(kernel.name, target, "measured", configs, first_half, {})
     (selection,) = fit(tuning, kernel, TargetEstimates(kernel, family.compiled.works, target))
     return [leaf_of(selection.tree, m.key)[0] for m in family.measurements]
 
@@ -226,22 +226,24 @@ def print_table(families: Sequence[Family], constants: Constants, device: Device
         )
         joint: list[list[np.ndarray]] = [[], []]
         for family in families:
-            own = losses(family, choose(family))
-            halves = [own[family.is_first_half], own[~family.is_first_half]]
-            worst = family.measurements[int(own.argmax())].key
+            family_losses = losses(family, choose(family))
+            halves = [family_losses[family.is_first_half], family_losses[~family.is_first_half]]
+            worst = family.measurements[int(family_losses.argmax())].key
             print(
                 f"  {family.name:24} {_text(halves[0])} | {_text(halves[1])}   worst {dict(worst)}"
             )
             for half, part in zip(joint, halves, strict=True):
                 half.append(part)
-        both = [np.concatenate(half) for half in joint]
-        within = [(half <= ALLOWED_LOSS).mean() for half in both]
+        halves_by_family = [np.concatenate(half) for half in joint]
+        within = [(half <= ALLOWED_LOSS).mean() for half in halves_by_family]
         text = ", ".join(f"{share:.1%}" for share in within)
-        print(f"  {'all':24} {_text(both[0])} | {_text(both[1])}   within 20%: {text}")
+        print(
+            f"  {'all':24} {_text(halves_by_family[0])} | {_text(halves_by_family[1])}   within 20%: {text}"
+        )
 
 
-def _text(own: np.ndarray) -> str:
-    numbers = (own.mean(), np.quantile(own, 0.95), own.max())
+def _text(losses_of: np.ndarray) -> str:
+    numbers = (losses_of.mean(), np.quantile(losses_of, 0.95), losses_of.max())
     return " ".join(f"{100 * number:6.1f}" for number in numbers)
 
 
@@ -255,10 +257,10 @@ def fitted(families: Sequence[Family], device: Device) -> Constants:
     """
 
     def objective(constants: Constants) -> float:
-        own = np.concatenate(
+        all_losses = np.concatenate(
             [losses(f, estimated(f, constants, device))[f.is_first_half] for f in families]
         )
-        return float(own.mean() + 0.5 * np.maximum(own - ALLOWED_LOSS, 0).mean())
+        return float(all_losses.mean() + 0.5 * np.maximum(all_losses - ALLOWED_LOSS, 0).mean())
 
     constants, least, is_better = CONSTANTS, objective(CONSTANTS), True
     while is_better:

@@ -72,16 +72,16 @@ class Function:
         """The text of each parameter's annotation."""
         args = self.node.args
         listed = [*args.posonlyargs, *args.args, *args.kwonlyargs]
-        return {one.arg: ast.unparse(one.annotation) if one.annotation else "" for one in listed}
+        return {arg.arg: ast.unparse(arg.annotation) if arg.annotation else "" for arg in listed}
 
     @cached_property
     def defaults(self) -> dict[str, object]:
         """The defaults that are literals."""
         args = self.node.args
-        positional = [one.arg for one in (*args.posonlyargs, *args.args)]
+        positional = [arg.arg for arg in (*args.posonlyargs, *args.args)]
         pairs = [*zip(reversed(positional), reversed(args.defaults), strict=False)]
         keywords = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-        pairs += [(one.arg, default) for one, default in keywords if default is not None]
+        pairs += [(arg.arg, default) for arg, default in keywords if default is not None]
         return {name: node.value for name, node in pairs if isinstance(node, ast.Constant)}
 
     @cached_property
@@ -95,38 +95,38 @@ class Function:
         nodes = ast.walk(self.node)
         return any(isinstance(node, ast.Return) and node.value is not None for node in nodes)
 
-    def pointers(self, others: Mapping[str, Function], depth: int = 6) -> set[str]:
+    def pointers(self, functions: Mapping[str, Function], depth: int = 6) -> set[str]:
         """Return the parameters that memory is accessed through, here or in what is called."""
-        worklist = [_leftmost(one.args[0]) for one in self.calls if one.args and _accesses(one)]
-        for one in self.calls if depth else ():
-            callee = others.get(one.func.id) if isinstance(one.func, ast.Name) else None
+        worklist = [_leftmost(call.args[0]) for call in self.calls if call.args and _accesses(call)]
+        for call in self.calls if depth else ():
+            callee = functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
             if callee is not None and callee is not self:
-                inside = callee.pointers(others, depth - 1)
-                given = [*zip(callee.annotations, one.args, strict=False)]
-                given += [(each.arg or "", each.value) for each in one.keywords]
-                worklist += [_leftmost(value) for name, value in given if name in inside]
+                inside = callee.pointers(functions, depth - 1)
+                arguments = [*zip(callee.annotations, call.args, strict=False)]
+                arguments += [(keyword.arg or "", keyword.value) for keyword in call.keywords]
+                worklist += [_leftmost(value) for name, value in arguments if name in inside]
         assigned = collections.defaultdict[str, list[str]](list)
         for node in ast.walk(self.node):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         assigned[target.id].append(_leftmost(node.value))
-        found: dict[str, None] = {}
+        pointers: dict[str, None] = {}
         while worklist:
             name = worklist.pop()
-            if name and name not in found:
-                found[name] = None
+            if name and name not in pointers:
+                pointers[name] = None
                 worklist += assigned[name]
-        return {name for name in found if name in self.annotations}
+        return {name for name in pointers if name in self.annotations}
 
     @cached_property
     def descriptors(self) -> set[str]:
         """The parameters whose own `load` or `store` is called."""
-        methods = [one.func for one in self.calls if isinstance(one.func, ast.Attribute)]
+        methods = [call.func for call in self.calls if isinstance(call.func, ast.Attribute)]
         return {
-            each.value.id
-            for each in methods
-            if isinstance(each.value, ast.Name) and each.attr in ("load", "store")
+            method.value.id
+            for method in methods
+            if isinstance(method.value, ast.Name) and method.attr in ("load", "store")
         } & self.annotations.keys()
 
 
@@ -165,18 +165,18 @@ def kernels_of(path: Path) -> dict[str, tuple[Function, set[str]]]:
         node.name: Function(node)
         for node in tree.body
         if isinstance(node, ast.FunctionDef)
-        and any(_IS_JIT.match(ast.unparse(one)) for one in node.decorator_list)
+        and any(_IS_JIT.match(ast.unparse(node_of)) for node_of in node.decorator_list)
     }
     called = {
-        one.func.id
-        for each in functions.values()
-        for one in each.calls
-        if isinstance(one.func, ast.Name)
+        node_of.func.id
+        for function in functions.values()
+        for node_of in function.calls
+        if isinstance(node_of.func, ast.Name)
     }
     return {
-        name: (each, each.pointers(functions))
-        for name, each in functions.items()
-        if name not in called and not each.returns
+        name: (function, function.pointers(functions))
+        for name, function in functions.items()
+        if name not in called and not function.returns
     }
 
 
@@ -310,14 +310,16 @@ def main() -> int:
         listed = sorted(folder.rglob("*.py"))
         files = [path for path in listed if not any(part in str(path) for part in options.without)]
         with multiprocessing.Pool(os.cpu_count()) as pool:
-            found = pool.map(partial(try_file, compiles=options.compile), files, chunksize=4)
-        reasons = [reason for each in found for _, reason in each]
+            outcomes_by_file = pool.map(
+                partial(try_file, compiles=options.compile), files, chunksize=4
+            )
+        reasons = [reason for outcomes in outcomes_by_file for _, reason in outcomes]
         right = reasons.count("")
         print(f"{folder.name}: {right} of {len(reasons)}")
-        counted = collections.Counter(re.sub(r"\d+", "#", one) for one in reasons if one)
+        counted = collections.Counter(re.sub(r"\d+", "#", text) for text in reasons if text)
         for reason, count in counted.most_common(options.reasons):
             print(f"{count:6}  {reason.splitlines()[0][:140]}")
-        bugs += sum(one.startswith(_BUG) for one in reasons)
+        bugs += sum(text.startswith(_BUG) for text in reasons)
     print(f"{time.perf_counter() - began:.0f} s, {bugs} bugs", file=sys.stderr)
     return 1 if bugs else 0
 

@@ -250,7 +250,7 @@ def _triton_split(
         ]
     else:
         name = "paged_decode_kernel"
-        arguments += [each for cache in (tensors.k, tensors.v) for each in cache.stride()[:3]]
+        arguments += [stride for cache in (tensors.k, tensors.v) for stride in cache.stride()[:3]]
     kernel = getattr(module, name)
     grid = (heads, shape.batch, -(-shape.max_pages // pages_per_split))
     constants |= {"PAGE": shape.page, "BLOCK_H": block_h, "BLOCK_N": block_n, "PDL": True}
@@ -294,10 +294,10 @@ def torch_of_set(tensors: Tensors) -> OfSet | None:
         k, v = dense[index]
 
         def launch() -> None:
-            made = torch.nn.functional.scaled_dot_product_attention(
+            attended = torch.nn.functional.scaled_dot_product_attention(
                 tensors.q[:, :, None], k, v, enable_gqa=shape.heads != shape.kv_heads
             )
-            tensors.out = made[:, :, 0]
+            tensors.out = attended[:, :, 0]
 
         return launch
 
@@ -338,21 +338,21 @@ def measure_parts(shape: Shape, library: Any) -> None:
     for name, of_set in candidates.items():
         form = name.split()[0]
         forms[form if form in forms else ""][name] = of_set
-    best, *ones = (chosen("aotc", form, tensors, turns) for form in forms.values())
+    best, *configs = (chosen("aotc", form, tensors, turns) for form in forms.values())
     if best is None:
         return
     copies = copy_of_set(tensors)
     peers = {"copy": of_turn([copies(index) for index in range(shape.num_sets)], turns)}
-    for one, form in zip(ones, ("single", "cluster"), strict=True):
-        if one is not None:
-            peers[f"{form} with PDL"] = one[1]
+    for config, form in zip(configs, ("single", "cluster"), strict=True):
+        if config is not None:
+            peers[f"{form} with PDL"] = config[1]
     kinds = {"both": (True, True), "splits": (True, False), "combine": (False, True)}
     for (kind, (splits, combines)), pdl in itertools.product(kinds.items(), (True, False)):
-        found = dict(aotc_candidates(tensors, library, splits=splits, combines=combines, pdl=pdl))[
-            best[0]
-        ]
+        candidate = dict(
+            aotc_candidates(tensors, library, splits=splits, combines=combines, pdl=pdl)
+        )[best[0]]
         name = f"{kind}{' with PDL' if pdl else ''}"
-        peers[name] = of_turn([found(index) for index in range(shape.num_sets)], turns)
+        peers[name] = of_turn([candidate(index) for index in range(shape.num_sets)], turns)
     for launches in (1, LAUNCHES, 8):
         for name, values in in_turn(peers, ROUNDS, launches, ahead=True).items():
             took = statistics.median(values) * 1e3
@@ -366,17 +366,19 @@ def measure(
     import torch
 
     tensors, turns = Tensors(shape), itertools.count()
-    found: dict[str, dict[str, OfSet]] = {"aotc": dict(aotc_candidates(tensors, library))}
+    launches: dict[str, dict[str, OfSet]] = {"aotc": dict(aotc_candidates(tensors, library))}
     if triton:
-        found["triton"] = dict(held(triton_candidates(tensors, triton)))
+        launches["triton"] = dict(held(triton_candidates(tensors, triton)))
     if serving is not None:
-        found["serving"] = dict(held(importlib.import_module("decode_serving").candidates(tensors)))
+        launches["serving"] = dict(
+            held(importlib.import_module("decode_serving").candidates(tensors))
+        )
     dense = torch_of_set(tensors)
     if dense is not None:
-        found["torch"] = {"scaled_dot_product_attention": dense}
+        launches["torch"] = {"scaled_dot_product_attention": dense}
     peers: dict[str, Launch] = {}
     configs: dict[str, str] = {}
-    for peer, candidates in found.items():
+    for peer, candidates in launches.items():
         best = chosen(peer, candidates, tensors, turns)
         if best is not None:
             configs[f"{peer}_config"], peers[peer] = best

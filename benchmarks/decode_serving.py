@@ -79,13 +79,13 @@ def _vllm_decode(tensors: Tensors, splits: int) -> OfSet:
     shape, device = tensors.shape, tensors.device
     parts = torch.empty(shape.batch, shape.heads, splits, shape.dim + 1, device=device)
     lse = torch.empty(shape.batch, shape.heads, device=device)
-    one = torch.ones((), device=device)
+    unit_scale = torch.ones((), device=device)
     k, v = (cache.transpose(1, 2) for cache in (tensors.k, tensors.v))
 
     def of_set(index: int) -> Launch:
         return lambda: module.decode_attention_fwd(
             tensors.q, k, v, tensors.out, lse, tensors.tables[index], tensors.lengths, parts,
-            splits, shape.dim**-0.5, shape.page, k_scale=one, v_scale=one,
+            splits, shape.dim**-0.5, shape.page, k_scale=unit_scale, v_scale=unit_scale,
         )  # fmt: skip
 
     return of_set
@@ -110,11 +110,11 @@ def _sglang_decode(tensors: Tensors, most: int) -> OfSet:
     within = torch.arange(shape.page, device=device)
 
     def of_set(index: int) -> Launch:
-        places = tensors.tables[index].long()[:, :, None] * page_tokens + within
-        rows = zip(places.flatten(1), shape.lengths, strict=True)
-        places = torch.cat([row[:length] for row, length in rows])
+        token_indices = tensors.tables[index].long()[:, :, None] * page_tokens + within
+        rows = zip(token_indices.flatten(1), shape.lengths, strict=True)
+        token_indices = torch.cat([row[:length] for row, length in rows])
         return lambda: module.decode_attention_fwd(
-            tensors.q, k, v, tensors.out, firsts, places, parts, lse, splits, most,
+            tensors.q, k, v, tensors.out, firsts, token_indices, parts, lse, splits, most,
             shape.dim**-0.5,
         )  # fmt: skip
 
@@ -134,4 +134,4 @@ def _sglang_splits(tensors: Tensors, most: int) -> list[int]:
     cores = int(cores * max(math.log2(longest / 64.0), 1.0))
     programs = shape.batch * -(-shape.heads // min(16, shape.heads // shape.kv_heads))
     by_cores = -(-longest // min(-(-cores // programs), most))
-    return [max(-(-each // by_length), -(-each // by_cores)) for each in shape.lengths]
+    return [max(-(-length // by_length), -(-length // by_cores)) for length in shape.lengths]

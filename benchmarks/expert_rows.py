@@ -127,8 +127,8 @@ def triton_candidates(experts: Experts) -> Candidates:
             shapes = [(1, BLOCK, 64), (1, block_n, 64), (1, BLOCK, block_n)]
         operands = (experts.a, experts.b, experts.c)
         maps = [
-            TensorDescriptor.from_tensor(each, list(shape))
-            for each, shape in zip(operands, shapes, strict=True)
+            TensorDescriptor.from_tensor(operand, list(shape))
+            for operand, shape in zip(operands, shapes, strict=True)
         ]
         blocks |= {"EPILOGUE_N": block_n} if masked else {"GROUP_M": 8}
 
@@ -162,7 +162,7 @@ def measure(
         flush=True,
     )
     right = {
-        peer: {label: each for label, each in of(experts) if experts.check(label, each)}
+        peer: {label: launch for label, launch in of(experts) if experts.check(label, launch)}
         for peer, of in candidates.items()
     }
     rates = rates_in_turn(right, experts.flop, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)

@@ -43,10 +43,10 @@ _WAYS = ("bare", "bare, all", "archive", "archive, one")
 
 def _variants(kernel: Kernel) -> list[Variant]:
     """Return a kernel's variants for the target, what is launched here first: fp32, four warps."""
-    found = [variant for variant in kernel.variants if variant.target == _TARGET]
-    fits = [v for v in found if "fp32" in v.types and v.num_threads == _THREADS]
+    variants = [variant for variant in kernel.variants if variant.target == _TARGET]
+    fits = [v for v in variants if "fp32" in v.types and v.num_threads == _THREADS]
     first = max(fits, key=lambda variant: len(variant.guards))
-    return [first, *(variant for variant in found if variant is not first)]
+    return [first, *(variant for variant in variants if variant is not first)]
 
 
 class _Driver:
@@ -77,8 +77,8 @@ def _bare(driver: _Driver, cubins: list[tuple[bytes, bytes]]) -> None:
     kernels: list[ctypes.c_void_p] = []
     for cubin, symbol in cubins:
         library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        nothing = (None, None, 0, None, None, 0)
-        driver.call("cuLibraryLoadData", ctypes.byref(library), cubin, *nothing)
+        no_options = (None, None, 0, None, None, 0)
+        driver.call("cuLibraryLoadData", ctypes.byref(library), cubin, *no_options)
         driver.call("cuLibraryGetKernel", ctypes.byref(kernel), library, symbol)
         kernels.append(kernel)
     values = [*map(ctypes.c_uint64, driver.arrays), ctypes.c_int32(_ELEMENTS)]
@@ -130,18 +130,18 @@ def _write(source: Archive, folder: Path, num_variants: int) -> None:
         ),
     )
     names: dict[str, object] = {}
-    places: dict[str, tuple[str, str]] = {}
+    archive_of: dict[str, tuple[str, str]] = {}
     for way, of in (("archive", source), ("archive, one", single)):
         large = multiplied([of], num_variants)
         kernels = [kernel for kernel in large.kernels if kernel.name.startswith(_KERNEL)]
-        path = folder / f"{len(places)}.aotc"
+        path = folder / f"{len(archive_of)}.aotc"
         archives.write(large, path)
-        places[way] = (str(path), kernels[len(kernels) // 2].name)
+        archive_of[way] = (str(path), kernels[len(kernels) // 2].name)
     (kernel,) = (kernel for kernel in source.kernels if kernel.name == _KERNEL)
-    for at, variant in enumerate(_variants(kernel)):
-        (folder / f"{at:03}.cubin").write_bytes(variant.cubin)
-        names[f"{at:03}.cubin"] = variant.symbol
-    names["archives"] = places
+    for number, variant in enumerate(_variants(kernel)):
+        (folder / f"{number:03}.cubin").write_bytes(variant.cubin)
+        names[f"{number:03}.cubin"] = variant.symbol
+    names["archives"] = archive_of
     (folder / "names.json").write_text(json.dumps(names))
 
 
@@ -165,8 +165,8 @@ def main() -> None:
         for _ in range(options.runs):
             for way, values in times.items():
                 command = [sys.executable, "-m", "benchmarks.first_launch", made, "--way", way]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
-                values.append(int(done.stdout) / 1e6)
+                process = subprocess.run(command, check=True, capture_output=True, text=True)
+                values.append(int(process.stdout) / 1e6)
     for way, values in times.items():
         over = [
             statistics.median(a / b for a, b in zip(values, times[p], strict=True))

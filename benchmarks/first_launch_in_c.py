@@ -117,7 +117,7 @@ def _write(archive: Archive, path: Path, name: str, gpu: FakeGpu, folder: Path) 
     cubin = folder / f"{name}.cubin"
     cubin.write_bytes(variant.cubin)
     params = seen.params[: variant.param_bytes]
-    at = [
+    offsets = [
         param.offset
         for param in variant.cubin_params
         if param.source == "argument" and record.params[param.index].kind == "pointer"
@@ -127,7 +127,7 @@ def _write(archive: Archive, path: Path, name: str, gpu: FakeGpu, folder: Path) 
         f"cubin {cubin} {variant.symbol}",
         f"grid {' '.join(map(str, seen.grid))} {seen.block[0]} {seen.shared_bytes}",
         *(f"param {byte:02x}" for byte in params),
-        *(f"address {offset}" for offset in at),
+        *(f"address {offset}" for offset in offsets),
         *lines,
         *(f"choice {key} {' '.join(map(str, _kind(value)))}" for key, value in choices.items()),
         f"programs {int(record.grid_rank == 0)} 1 1 1",
@@ -152,10 +152,10 @@ def _forms(path: Path, folder: Path, forms: Collection[str]) -> Iterator[tuple[s
         yield "shared", path.resolve(), archive
     for form, is_compressed in (("alone", True), ("stored", False)):
         if form in forms:
-            place = folder / f"{path.stem}_{form}.aotc"
+            form_path = folder / f"{path.stem}_{form}.aotc"
             data = archives.encode(archive, is_grouped=False, is_compressed=is_compressed)
-            archives.write_file(place, data)
-            yield form, place, archive
+            archives.write_file(form_path, data)
+            yield form, form_path, archive
 
 
 def _scale(paths: list[Path], folder: Path) -> Iterator[tuple[str, Path, Archive]]:
@@ -166,25 +166,25 @@ def _scale(paths: list[Path], folder: Path) -> Iterator[tuple[str, Path, Archive
         for source in sources
     ]
     archive = multiplied(cases, _SCALE_VARIANTS)
-    place = folder / "scale.aotc"
-    archives.write_file(place, archives.encode(archive, is_compressed=False))
-    print(f"scale: {len(archive.kernels)} kernels, {place.stat().st_size} bytes")
-    yield "scale", place, archive
+    scale_path = folder / "scale.aotc"
+    archives.write_file(scale_path, archives.encode(archive, is_compressed=False))
+    print(f"scale: {len(archive.kernels)} kernels, {scale_path.stat().st_size} bytes")
+    yield "scale", scale_path, archive
 
 
 def launches(
     paths: list[Path], folder: Path, gpu: FakeGpu, forms: Collection[str]
 ) -> Iterator[tuple[str, str, Path]]:
     """Yield kernel, form of the archive, and what was written down of the launch."""
-    made = [form for path in paths for form in _forms(path, folder, forms)]
-    made += _scale(paths, folder) if "scale" in forms else ()
-    for form, place, archive in made:
+    forms_of_archives = [form for path in paths for form in _forms(path, folder, forms)]
+    forms_of_archives += _scale(paths, folder) if "scale" in forms else ()
+    for form, form_path, archive in forms_of_archives:
         names: dict[str, list[str]] = {}
         for kernel in archive.kernels:
             if _TARGET in kernel.targets and _case(kernel.name) in _CASES:
                 names.setdefault(_case(kernel.name), []).append(kernel.name)
-        for case, found in names.items():
-            written = _write(archive, place, found[len(found) // 2], gpu, folder)
+        for case, kernels in names.items():
+            written = _write(archive, form_path, kernels[len(kernels) // 2], gpu, folder)
             if written is not None:
                 yield case, form, written
 
@@ -229,13 +229,13 @@ class _Run(NamedTuple):
 
 def _run(program: Path, way: str, written: Path, library: str) -> _Run:
     command = [str(program), way, str(written), library, str(_TIMES)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
-    first, *others = map(json.loads, done.stdout.splitlines())
+    process = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    first, *later_launches = map(json.loads, process.stdout.splitlines())
     return _Run(
         {name: time / 1e3 for name, (time, _) in first["parts"].items()},
         {name: faults for name, (_, faults) in first["parts"].items()},
         {name: (time / 1e3, calls) for name, (time, calls) in first.get("driver", {}).items()},
-        tuple(sum(time for time, _ in other["parts"].values()) / 1e3 for other in others),
+        tuple(sum(time for time, _ in other["parts"].values()) / 1e3 for other in later_launches),
     )
 
 
@@ -280,10 +280,10 @@ def _report_driver(label: str, traced: Sequence[_Run]) -> None:
         f"{name} {statistics.median(run.driver[name][0] for run in traced):.1f} ({calls})"
         for name, (_, calls) in traced[0].driver.items()
     ]
-    own = statistics.median(
+    runtime_us = statistics.median(
         run.total - sum(time for time, _ in run.driver.values()) for run in traced
     )
-    print(f"{label}   {', '.join(entries)}; all else {own:.1f}", flush=True)
+    print(f"{label}   {', '.join(entries)}; all else {runtime_us:.1f}", flush=True)
 
 
 def main() -> None:
@@ -320,28 +320,30 @@ def main() -> None:
         library = str(gpu.path) if options.fake else "libcuda.so.1"
         ways = options.ways.split(",")
         made_launches = launches(options.archives, folder, gpu, options.forms.split(","))
-        found = [launch for launch in made_launches if launch[0] in options.kernels.split(",")]
+        selected = [launch for launch in made_launches if launch[0] in options.kernels.split(",")]
         core = max(os.sched_getaffinity(0)) if options.core is None else options.core
         os.sched_setaffinity(0, {core})
         runs: dict[tuple[str, str, str, bool], list[_Run]] = {}
         end = monotonic() + options.limit_s
         for turn in range(options.runs + 1):
-            for name, form, written in found if monotonic() < end else ():
+            for name, form, written in selected if monotonic() < end else ():
                 for way in ways if turn % 2 else reversed(ways):
                     for is_traced in (False, True)[
                         : 1 + (options.parts and turn % _TRACED_TURNS == 0)
                     ]:
                         program = programs[way.endswith(_BEFORE), is_traced]
-                        done = _run(program, way.removesuffix(_BEFORE), written, library)
+                        launch_times = _run(program, way.removesuffix(_BEFORE), written, library)
                         if turn != 0:
-                            runs.setdefault((name, form, way, is_traced), []).append(done)
-        for name, form, _ in found:
+                            runs.setdefault((name, form, way, is_traced), []).append(launch_times)
+        for name, form, _ in selected:
             for way in ways if runs else ():
                 label = f"{name:20} {form:7} {way:13}"
                 measure: str = _MEASURES.get(way.removesuffix(_BEFORE), ways[0])
-                own, bare = (runs[name, form, each, False] for each in (way, measure))
-                _report(label, own, bare)
-                _report_parts(label, own)
+                runtime_runs, bare = (
+                    runs[name, form, run_way, False] for run_way in (way, measure)
+                )
+                _report(label, runtime_runs, bare)
+                _report_parts(label, runtime_runs)
                 traced = runs.get((name, form, way, True))
                 if traced is not None:
                     _report_driver(label, traced)

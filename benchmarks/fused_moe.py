@@ -62,7 +62,7 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
     ranks = {param.name: param.rank for param in kernel.info.params}
     names = list(ranks)
     seen: dict[tuple[int, ...], dict[str, Any]] = {}
-    for config in [each for each in built(kernel) if each in have]:
+    for config in [key for key in built(kernel) if key in have]:
         sizes: tuple[int, ...] = (int(config["BLOCK_M"]),)
         if "EPILOGUE_M" in config:
             most = int(config.get("MOST", sizes[0] + int(config.get("TAIL", 0))))
@@ -82,7 +82,7 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
         orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
             if "more" in names or layer.weights == "fp8":
-                names_of = [f"{each}_fp8" if layer.weights == "fp8" else each for each in ORDERS]
+                names_of = [f"{key}_fp8" if layer.weights == "fp8" else key for key in ORDERS]
                 orders = [(kernels[name], how) for name in names_of for how in built(kernels[name])]
             else:
                 passed["a"] = passed["a_ptr"]
@@ -200,8 +200,10 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
                     "more_factors": [tail],
                 }
             for name, shape in blocks.items():
-                each = passed[name]
-                passed[name] = TensorDescriptor(each, list(each.shape), list(each.stride()), shape)
+                tensor = passed[name]
+                passed[name] = TensorDescriptor(
+                    tensor, list(tensor.shape), list(tensor.stride()), shape
+                )
             grid = (passed["n_blocks"] * -(-layer.n // columns),)
             how = {"num_warps": options[0], "num_stages": options[1]}
             passed["num_blocks_ptr"] = None  # programs run at once, those without rows among them
@@ -246,9 +248,9 @@ def measure(
     print(f"{name}: {layer.rows} rows, N {layer.b.shape[1]}, K {layer.k}", flush=True)
     right = {
         peer: {
-            label: each
-            for label, each in of_layer(layer)
-            if peer == "dense" or layer.check(label, each)
+            label: launch
+            for label, launch in of_layer(layer)
+            if peer == "dense" or layer.check(label, launch)
         }
         for peer, of_layer in candidates.items()
     }
@@ -259,10 +261,10 @@ def measure(
 
 def whole(layers: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """Return the row of layers that run one after the other: TFLOP/s of each, and how much faster aotc is."""
-    flop = sum(each["flop"] for each in layers)
-    peers = [peer for peer in ("aotc", "triton", "dense") if all(peer in each for each in layers)]
-    rates = {peer: flop / sum(each["flop"] / each[peer] for each in layers) for peer in peers}
-    row: dict[str, object] = {"layer": " + ".join(each["layer"] for each in layers), **rates}
+    flop = sum(layer["flop"] for layer in layers)
+    peers = [peer for peer in ("aotc", "triton", "dense") if all(peer in layer for layer in layers)]
+    rates = {peer: flop / sum(layer["flop"] / layer[peer] for layer in layers) for peer in peers}
+    row: dict[str, object] = {"layer": " + ".join(layer["layer"] for layer in layers), **rates}
     row |= {f"aotc/{peer}": rates["aotc"] / rates[peer] for peer in peers if peer != "aotc"}
     print(row["layer"])
     for peer in peers:
@@ -292,9 +294,9 @@ def main() -> None:
         del candidates["triton"]
     rows: list[dict[str, object]] = []
     for weights in options.weights:
-        given = {"even": options.even, "alike": options.alike}
+        routing = {"even": options.even, "alike": options.alike}
         layers = [
-            measure(Layer(options.tokens, weights, first=first, **given), candidates)
+            measure(Layer(options.tokens, weights, first=first, **routing), candidates)
             for first in (True, False)
         ]
         rows += [*layers, whole(layers)]

@@ -61,7 +61,7 @@ class Groups:
         self.c = [self._rows(m, n, padding * (index % 2)) for index, (m, n, _) in enumerate(sizes)]
         kinds = (self.a, self.b, self.c)
         self.pointers = [
-            torch.tensor([each.data_ptr() for each in kind], dtype=torch.int64, device="cuda")
+            torch.tensor([tensor.data_ptr() for tensor in kind], dtype=torch.int64, device="cuda")
             for kind in kinds
         ]
         strides = [[kind[index].stride(0) for kind in kinds] for index in range(len(sizes))]
@@ -76,8 +76,8 @@ class Groups:
     def _rows(rows: int, columns: int, padding: int) -> Any:
         import torch
 
-        made = torch.randn(rows, columns + padding, device="cuda", dtype=torch.bfloat16)
-        return made[:, :columns]
+        tensor = torch.randn(rows, columns + padding, device="cuda", dtype=torch.bfloat16)
+        return tensor[:, :columns]
 
     def arguments(self, programs: int, num_ctas: int = 1) -> list[Any]:
         """Return the arguments of the kernel, for so many programs of some CTAs on as many SMs."""
@@ -91,8 +91,8 @@ class Groups:
 
     def check(self, name: str, launch: Launch) -> bool:
         """Return whether a launch is right, over results that were poisoned."""
-        for each in self.c:
-            each.fill_(float("nan"))
+        for tensor in self.c:
+            tensor.fill_(float("nan"))
         launch()
         for a, b, c in zip(self.a, self.b, self.c, strict=True):
             expected = a.double() @ b.double().T
@@ -174,7 +174,7 @@ def measure(
     name = f"{len(sizes)} groups, {groups.flop / 1e12:.2f} TFLOP, first {sizes[0]}"
     print(name, flush=True)
     right = {
-        peer: {label: each for label, each in of_groups(groups) if groups.check(label, each)}
+        peer: {label: launch for label, launch in of_groups(groups) if groups.check(label, launch)}
         for peer, of_groups in candidates.items()
     }
     rates = rates_in_turn(right, groups.flop, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
@@ -199,9 +199,9 @@ def main() -> None:
     }
     if options.no_triton:
         del candidates["triton"]
-    given = sizes_of_groups(options.groups)
+    option_sizes = sizes_of_groups(options.groups)
     of_lines = sizes_of_groups(options.groups, 64)
-    works: list[Sequence[Size]] = [given, of_lines, *DENSE]
+    works: list[Sequence[Size]] = [option_sizes, of_lines, *DENSE]
     chosen = range(len(works)) if options.rows is None else map(int, options.rows.split(","))
     rows = [measure(works[number], candidates) for number in chosen]
     if options.json:

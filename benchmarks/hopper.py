@@ -45,19 +45,19 @@ class Results:
     def __init__(self, archive: Path, path: Path | None, *, again: bool) -> None:
         self.path = path
         self.archive = hashlib.sha256(archive.read_bytes()).hexdigest()
-        kept = json.loads(path.read_text()) if path and path.exists() else {}
-        same = kept.get("archive") == self.archive
-        self.rows: dict[str, Any] = kept["rows"] if same and not again else {}
-        self.bad: list[str] = kept["bad"] if same else []
+        stored = json.loads(path.read_text()) if path and path.exists() else {}
+        same = stored.get("archive") == self.archive
+        self.rows: dict[str, Any] = stored["rows"] if same and not again else {}
+        self.bad: list[str] = stored["bad"] if same else []
 
     def write(self) -> None:
         """Put what there is into the file, whole or not at all."""
         if self.path is None:
             return
         content = {"archive": self.archive, "rows": self.rows, "bad": self.bad}
-        beside = self.path.with_suffix(".tmp")
-        beside.write_text(json.dumps(content, indent=2) + "\n")
-        beside.replace(self.path)
+        unfinished = self.path.with_suffix(".tmp")
+        unfinished.write_text(json.dumps(content, indent=2) + "\n")
+        unfinished.replace(self.path)
 
 
 class Child:

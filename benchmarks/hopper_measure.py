@@ -149,8 +149,8 @@ def of_layers(bind: Bind) -> Bind:
         launches = [bind(layer) for layer in layers_of(args)]
 
         def launch() -> None:
-            for each in launches:
-                each()
+            for layer_launch in launches:
+                layer_launch()
 
         return launches[0] if len(launches) == 1 else launch
 
@@ -167,7 +167,7 @@ def aotc_calls(work: Work, library) -> Iterator[tuple[str, Bind]]:
                 continue
 
             def bind(args: Arguments, kernel=kernel, config=config, names=names) -> Launch:
-                passed = [args[each] for each in names]
+                passed = [args[name] for name in names]
                 return partial(kernel.launch, passed, config=config, pdl=bool(config.get("PDL")))
 
             yield f"{name} {json.dumps(config)}", of_layers(bind)
@@ -222,7 +222,7 @@ def choose(
     Each is timed in turn with the yardstick, if there is one: a GPU that grows hot would otherwise
     prefer what is tried first.
     """
-    kept: list[tuple[float, str, Launch]] = []
+    finalists: list[tuple[float, str, Launch]] = []
     failed = tried = 0
     end = time.monotonic() + task.seconds
     for key, bind in candidates:
@@ -243,10 +243,12 @@ def choose(
             tell(note=f"{work.name}: {name}: {type(error).__name__}: {str(error)[:200]}")
             survive()
             continue
-        kept = sorted([*kept, (took, key, launch)], key=lambda each: each[0])[:FINALISTS]
-    if not kept:
+        finalists = sorted([*finalists, (took, key, launch)], key=lambda finalist: finalist[0])[
+            :FINALISTS
+        ]
+    if not finalists:
         return None
-    launches = {key: launch for _, key, launch in kept}
+    launches = {key: launch for _, key, launch in finalists}
     ranking = ranked(launches, TRIALS, 1, task.pause_seconds, ahead=task.graphs)
     for took, key in ranking:
         tell(note=f"    {peer:7} {1e3 * took:8.1f} us  {key}")

@@ -61,7 +61,12 @@ class Work:
     def __post_init__(self) -> None:
         first = self.make()
         read = [layer.items() for layer in layers_of(first)]
-        values = [value for each in read for name, value in each if name not in self.library_alone]
+        values = [
+            value
+            for values_of in read
+            for name, value in values_of
+            if name not in self.library_alone
+        ]
         tensors = {v.data_ptr(): v for v in values if isinstance(v, torch.Tensor)}
         self.nbytes = sum(tensor.nbytes for tensor in tensors.values())
         count = max(2, min(MAX_SETS, math.ceil(2.5 * L2_BYTES / self.nbytes)))
@@ -176,8 +181,8 @@ def _pointers(size: int) -> Work:
         a, b, out = _normal(size, size), _normal(size, size), _empty(size, size)
         pointers = {"a_ptr": a, "b_ptr": b, "bias_ptr": out, "residual_ptr": out, "out_ptr": out}
         strides = dict.fromkeys(("stride_am", "stride_bk", "stride_om"), size)
-        ones = dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), 1)
-        return {**pointers, "M": size, "N": size, "K": size, **strides, **ones}
+        unit_strides = dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), 1)
+        return {**pointers, "M": size, "N": size, "K": size, **strides, **unit_strides}
 
     return Work(
         *(f"pointers {size}", size, size, size, ("matmul",), make),
@@ -302,8 +307,8 @@ def _awq(size: int, group: int) -> tuple[torch.Tensor, ...]:
     scales = (_scales(size // group, size) / 8).to(BF16)
     element = torch.arange(8, device="cuda")
     numbers = (packed[:, :, None] >> element // 2 * 4 + element % 2 * 16 & 15).reshape(size, size)
-    each_zero, each = (of.T.repeat_interleave(group, 1) for of in (zeros, scales))
-    return packed, zeros, scales, (numbers - each_zero) * each
+    each_zero, scale_of = (of.T.repeat_interleave(group, 1) for of in (zeros, scales))
+    return packed, zeros, scales, (numbers - each_zero) * scale_of
 
 
 def _int4_zeros(m: int, size: int = 8192, group: int = 128) -> Work:
@@ -371,13 +376,13 @@ def _swiglu(m: int, n: int, k: int) -> Work:
         return {**operands, "M": m, "N": n, "K": k}
 
     def exact(args: Arguments) -> torch.Tensor:
-        both = args["a"].double() @ args["b"].double().T
-        return silu(both[:, :n]) * both[:, n:]
+        product = args["a"].double() @ args["b"].double().T
+        return silu(product[:, :n]) * product[:, n:]
 
     def library(args: Arguments) -> Callable[[], object]:
         def launch() -> None:
-            both = torch.mm(args["a"], args["b"].T, out=args["both"])
-            torch.mul(silu(both[:, :n]), both[:, n:], out=args["c"])
+            product = torch.mm(args["a"], args["b"].T, out=args["both"])
+            torch.mul(silu(product[:, :n]), product[:, n:], out=args["c"])
 
         return launch
 
@@ -409,7 +414,9 @@ ITEMS: dict[str, dict[str, Callable[[], Work]]] = {
     "small": {f"small {m}": lambda m=m: _small(m) for m in (1, 4, 16, 64)},
     "chain": {f"chain {m}": lambda m=m: _chain(m) for m in (1, 4, 16, 64)},
     "fp8": {f"fp8 {n}": lambda n=n: _fp8(n) for n in (4096, 8192)},
-    "shapes": {shape.name: lambda at=at: _shape(at) for at, shape in enumerate(SHAPES)},
+    "shapes": {
+        shape.name: lambda number=number: _shape(number) for number, shape in enumerate(SHAPES)
+    },
     "blockwise": {f"blockwise {n}": lambda n=n: _blockwise(n) for n in (4096, 8192)},
     "weight-only": {f"weight-only int8 {n}": lambda n=n: _weight_only(n) for n in (4096, 8192)},
     "int4": {f"int4 {m}": lambda m=m: _int4(m) for m in (1, 16, 64)},

@@ -64,14 +64,20 @@ def main() -> None:
     parser.add_argument("--verify", action="store_true", help="compare launches as well")
     parser.add_argument("--seconds", type=int, default=60, help="for the launches of a kernel")
     args = parser.parse_args()
-    files = sorted(str(one) for folder in args.folders for one in folder.rglob("*.py"))
-    files = [one for one in files if not _VENDORS.search(one) and _may_have_kernels(one)]
+    files = sorted(
+        str(python_file) for folder in args.folders for python_file in folder.rglob("*.py")
+    )
+    files = [
+        python_file
+        for python_file in files
+        if not _VENDORS.search(python_file) and _may_have_kernels(python_file)
+    ]
     random.Random(args.seed).shuffle(files)
     sample = sorted(islice(filter(_has_kernels, files), args.count))
     print(f"{len(sample)} of {len(files)} files, seed {args.seed}, by {aotc.__file__}")
     seconds = args.seconds if args.verify else 0
-    made = _all_built if args.all_variants else lambda path: _first_built(path, seconds)
-    counted = sum(_counts(file, made) for file in sample)
+    count_built = _all_built if args.all_variants else lambda path: _first_built(path, seconds)
+    counted = sum(_counts(file, count_built) for file in sample)
     print(f"{counted} of {len(sample)} files count")
 
 
@@ -84,7 +90,7 @@ def _has_kernels(file: str) -> bool:
         kernels = check([file], "sm_90a", 1).kernels
     except DiagnosticError:
         return False
-    return any("." not in one.name or "<locals>" in one.name for one in kernels)
+    return any("." not in kernel.name or "<locals>" in kernel.name for kernel in kernels)
 
 
 def _counts(file: str, built: Callable[[Path], tuple[int, list[tuple[str, str]]]]) -> bool:
@@ -93,20 +99,23 @@ def _counts(file: str, built: Callable[[Path], tuple[int, list[tuple[str, str]]]
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder) / "kernels.toml"
         ran = _aotc("init", str(Path(file).absolute()), "-o", str(manifest))
-        refused = [one.groups() for one in _REFUSED.finditer(ran.stderr)]
+        refused = [match.groups() for match in _REFUSED.finditer(ran.stderr)]
         refused = [(kernel, why) for kernel, why in refused if _HELPER not in why]
         written = manifest.read_text() if manifest.exists() else ""
-        wanted = len(re.findall(r"(?m)^\[\[kernel\]\]", written)) + len(refused)
-        made = wanted - len(refused)
-        if made:
-            made, failed = built(manifest)
+        num_kernels = len(re.findall(r"(?m)^\[\[kernel\]\]", written)) + len(refused)
+        num_written = num_kernels - len(refused)
+        if num_written:
+            num_written, failed = built(manifest)
             refused += failed
-    is_counted = bool(made) and made >= _SHARE * wanted
+    is_counted = bool(num_written) and num_written >= _SHARE * num_kernels
     seconds = time.perf_counter() - start
-    print(f"{'yes' if is_counted else 'NO '} {made}/{wanted} {seconds:5.1f} s {file}", flush=True)
+    print(
+        f"{'yes' if is_counted else 'NO '} {num_written}/{num_kernels} {seconds:5.1f} s {file}",
+        flush=True,
+    )
     for kernel, why in refused:
         print(f"      {kernel}: {why}")
-    if not made and not refused:
+    if not num_written and not refused:
         print(f"      {ran.stderr.strip()[-2000:]}")
     return is_counted
 
@@ -138,11 +147,15 @@ def _problem_of(kernel: KernelSpec, seconds: int) -> str:
     if not seconds:
         return ""
     # Random offsets of sequences mean nothing: others have None for a pointer, or other choices.
-    absent = [one for one in expansion.variants if one.absent != variant.absent]
-    others = [one for one in expansion.variants if one.choices != variant.choices]
+    absent = [
+        variant_of for variant_of in expansion.variants if variant_of.absent != variant.absent
+    ]
+    other_choices = [
+        variant_of for variant_of in expansion.variants if variant_of.choices != variant.choices
+    ]
     problem = ""
-    for one in (variant, *absent[:1], *others[-1:]):
-        problem = _disagreement(subject_of(expansion, one), seconds)
+    for variant_of in (variant, *absent[:1], *other_choices[-1:]):
+        problem = _disagreement(subject_of(expansion, variant_of), seconds)
         if not problem or problem.startswith(("wrong", "fault")):
             break
     return problem
@@ -202,7 +215,9 @@ def _all_built(manifest: Path) -> tuple[int, list[tuple[str, str]]]:
     out = manifest.parent / "dist"
     built = _aotc("build", "--keep-going", "-j", "2", "-o", str(out), str(manifest))
     failed = [("build", line) for line in built.stderr.splitlines() if "error: " in line]
-    return sum(len(archive.read(one).kernels) for one in out.glob("*.aotc")), failed
+    return sum(
+        len(archive.read(archive_path).kernels) for archive_path in out.glob("*.aotc")
+    ), failed
 
 
 def _aotc(*args: str) -> subprocess.CompletedProcess[str]:

@@ -148,12 +148,12 @@ def _fake_tensors(fake: str) -> Make:
 
     torch.cuda = type("cuda", (), {"synchronize": staticmethod(lambda: None)})  # type: ignore[attr-defined]
     sys.modules["torch"] = torch
-    made: list[Any] = []
+    tensors: list[Any] = []
 
     def make(*shape: int, at: int = 0) -> Any:
         tensor = Tensor()
-        address = (1 + len(made)) * 4096 + 4 * at
-        made.append(fill(tensor, Content(address, "fp32", shape)))
+        address = (1 + len(tensors)) * 4096 + 4 * at
+        tensors.append(fill(tensor, Content(address, "fp32", shape)))
         return tensor
 
     return make

@@ -58,7 +58,7 @@ def _layer(name: str, *sizes: Any, num_inputs: int = 1, **words: Any) -> Callabl
         inputs = [made(BATCH, LENGTH, HIDDEN) for _ in range(num_inputs)]
         output = layer(*inputs)
         output = output[0] if isinstance(output, tuple) else output
-        return [*both(output, *inputs), *(one.grad for one in layer.parameters())]
+        return [*both(output, *inputs), *(parameter.grad for parameter in layer.parameters())]
 
     return run
 

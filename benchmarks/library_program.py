@@ -55,7 +55,7 @@ def both(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
     draw = torch.Generator("cpu").manual_seed(1)
     weights = torch.randn(output.shape, generator=draw).to(output.device)
     (output.float() * weights).sum().backward()
-    return [result, *(one.grad for one in inputs if one.grad is not None)]
+    return [result, *(tensor.grad for tensor in inputs if tensor.grad is not None)]
 
 
 # ---- what is not installed ----------------------------------------------------------------------
@@ -158,8 +158,8 @@ class Watch:
         if self._num_trials:
             return
         passed = {**dict(zip(function.arg_names, args)), **kwargs}  # noqa: B905 - defaults follow
-        kept = {*function.arg_names, "num_warps", "num_stages", "num_ctas", "maxnreg"}
-        words = [f"{name}={_word(passed[name])}" for name in sorted(kept & passed.keys())]
+        printed = {*function.arg_names, "num_warps", "num_stages", "num_ctas", "maxnreg"}
+        words = [f"{name}={_word(passed[name])}" for name in sorted(printed & passed.keys())]
         key = f"{function.fn.__module__}.{function.fn.__qualname__}({', '.join(words)})"
         self._last, self._is_new = key, key not in self.seen
         self.seen[key] = None
@@ -206,32 +206,34 @@ def main() -> None:
     programs: Programs = importlib.import_module(f"library_{options.library}").PROGRAMS
     names = [*programs] if options.only is None else options.only.split(",")
     outputs, failed = dict[str, Any](), dict[str, str]()
-    told: dict[str, Any] = {"names": names, "first_s": 0.0, "all_s": 0.0, "failed": failed}
-    seconds: dict[str, float] = told.setdefault("seconds", {})
+    record: dict[str, Any] = {"names": names, "first_s": 0.0, "all_s": 0.0, "failed": failed}
+    seconds: dict[str, float] = record.setdefault("seconds", {})
     for name in names:
         if options.claims is not None and not _is_claimed(options.claims / name):
             continue
         torch.manual_seed(0)
         start = time.time()
         try:
-            outputs[name] = [one.detach().cpu() for one in programs[name]()]
+            outputs[name] = [tensor.detach().cpu() for tensor in programs[name]()]
         except Exception as error:  # noqa: BLE001 - which of them run is a result
             watch.failed()
             failed[name] = f"{type(error).__name__}: {error}"
         seconds[name] = time.time() - start
-        told["all_s"] = time.time() - START
-        told["first_s"] = told["first_s"] or (told["all_s"] if outputs else 0.0)
+        record["all_s"] = time.time() - START
+        record["first_s"] = record["first_s"] or (record["all_s"] if outputs else 0.0)
         if options.claims is not None:  # this process may be ended before the next one
-            _write(options.outputs, outputs, {**told, "ran": [*outputs], "launched": [*watch.seen]})
+            _write(
+                options.outputs, outputs, {**record, "ran": [*outputs], "launched": [*watch.seen]}
+            )
     watch.stop()
     ran = [programs[name] for name in outputs]
-    told |= {"ran": [*outputs], "launched": [*watch.seen]}
+    record |= {"ran": [*outputs], "launched": [*watch.seen]}
     if options.repeats:
         with _locked(options.lock):
-            told |= _rounds(ran, options.repeats, options.record)
-    told["errors"] = _errors(outputs, options.expected)
-    _write(options.outputs, outputs, told)
-    print(json.dumps({**told, "launched": len(watch.seen)}))
+            record |= _rounds(ran, options.repeats, options.record)
+    record["errors"] = _errors(outputs, options.expected)
+    _write(options.outputs, outputs, record)
+    print(json.dumps({**record, "launched": len(watch.seen)}))
 
 
 def _options() -> argparse.Namespace:
@@ -269,11 +271,11 @@ def _is_claimed(path: Path) -> bool:
     return True
 
 
-def _write(path: Path, outputs: dict[str, Any], told: dict[str, Any]) -> None:
+def _write(path: Path, outputs: dict[str, Any], record: dict[str, Any]) -> None:
     unfinished = path.with_name(f"{path.name}.unfinished")
     torch.save(outputs, unfinished)
     unfinished.replace(path)
-    unfinished.write_text(json.dumps(told))
+    unfinished.write_text(json.dumps(record))
     unfinished.replace(path.with_name(f"{path.name}.json"))
 
 
@@ -311,7 +313,7 @@ def _rounds(
             if record is not None:
                 jit.JITFunction.run, tuner.Autotuner.run = wrapped if kind != "round_s" else plain
             times[kind].append(_round(programs))
-    return {kind: min(found) for kind, found in times.items()}
+    return {kind: min(samples) for kind, samples in times.items()}
 
 
 def _round(programs: Sequence[Callable[[], object]]) -> float:
@@ -341,25 +343,27 @@ def _errors(outputs: dict[str, Any], files: Sequence[str]) -> dict[str, float]:
     the norm, and the largest difference, relative to the largest element. Results of another shape or
     type, or with NaN or infinity elsewhere, are infinitely far.
     """
-    told: dict[str, float] = {}
+    errors_by_name: dict[str, float] = {}
     for name, expected in (pair for file in files for pair in torch.load(file).items()):
         if name in outputs:
-            got = outputs[name]
-            pairs = zip(expected, got)  # noqa: B905 - their numbers are compared
+            actual = outputs[name]
+            pairs = zip(expected, actual)  # noqa: B905 - their numbers are compared
             errors = [_error(a, b) for a, b in pairs]
-            told[name] = max(errors, default=0.0) if len(got) == len(expected) else float("inf")
-    return told
+            errors_by_name[name] = (
+                max(errors, default=0.0) if len(actual) == len(expected) else float("inf")
+            )
+    return errors_by_name
 
 
-def _error(expected: torch.Tensor, got: torch.Tensor) -> float:
-    if expected.dtype != got.dtype or expected.shape != got.shape:
+def _error(expected: torch.Tensor, actual: torch.Tensor) -> float:
+    if expected.dtype != actual.dtype or expected.shape != actual.shape:
         return float("inf")
-    if torch.equal(expected, got):
+    if torch.equal(expected, actual):
         return 0.0
-    a, b = expected.double(), got.double()
+    a, b = expected.double(), actual.double()
     finite = a.isfinite()
-    places = torch.equal(finite, b.isfinite())
-    if not places or not torch.equal(a[~finite].nan_to_num(), b[~finite].nan_to_num()):
+    same_finite = torch.equal(finite, b.isfinite())
+    if not same_finite or not torch.equal(a[~finite].nan_to_num(), b[~finite].nan_to_num()):
         return float("inf")
     a, b = a[finite], b[finite]
     if torch.equal(a, b):

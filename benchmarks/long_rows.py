@@ -64,9 +64,9 @@ class Work:
 
         x = random(rows, columns)
         weights = [random(columns) for _ in range(self.weights)]
-        found = [torch.empty(rows, device="cuda") for _ in range(self.statistics)]
+        statistics = [torch.empty(rows, device="cuda") for _ in range(self.statistics)]
         eps = [EPS] if self.weights else []
-        return [x, *weights, torch.empty_like(x), *found, columns, rows, columns, *eps]
+        return [x, *weights, torch.empty_like(x), *statistics, columns, rows, columns, *eps]
 
     def weights_of(self, arguments: list[Any]) -> list[Any]:
         """Return what stands between rows and the result."""
@@ -87,8 +87,8 @@ class Gradient(Work):
 
         x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
         target = torch.randint(columns, (rows,), device="cuda")
-        found = [torch.empty(rows, device="cuda") for _ in range(self.statistics)]
-        return [x, target, torch.empty_like(x), *found, columns, rows, columns, -100, 1 / rows]
+        statistics = [torch.empty(rows, device="cuda") for _ in range(self.statistics)]
+        return [x, target, torch.empty_like(x), *statistics, columns, rows, columns, -100, 1 / rows]
 
 
 @dataclass(frozen=True)
@@ -170,13 +170,13 @@ def problem(name: str, launch: Callable[[], object], arguments: list[Any]) -> st
         return "parts of the result are not written"
     rows = torch.linspace(0, x.shape[0] - 1, 8).long().cuda()
     if isinstance(work, Loss):
-        found, expected = out[rows].double(), by_torch(name, x[rows].double(), [weights[0][rows]])
-        wrong = (found - expected).abs() > 1e-5 * expected.abs() + 1e-5
+        actual, expected = out[rows].double(), by_torch(name, x[rows].double(), [weights[0][rows]])
+        wrong = (actual - expected).abs() > 1e-5 * expected.abs() + 1e-5
         return f"{int(wrong.sum())} losses are wrong" if wrong.any() else ""
     if isinstance(work, Gradient):
         expected = by_torch(name, x[rows].double(), [weights[0][rows]]) * (len(rows) / len(x))
     else:
-        expected = by_torch(name, x[rows].double(), [each.double() for each in weights])
+        expected = by_torch(name, x[rows].double(), [weight.double() for weight in weights])
     slack = 1e-3 * float(expected.abs().median())
     wrong = (out[rows].double() - expected).abs() > 2**-7 * expected.abs() + slack
     return f"{int(wrong.sum())} elements are wrong" if wrong.any() else ""
@@ -188,7 +188,7 @@ def aotc_candidates(name: str, kernel: Any, columns: int) -> Iterator[tuple[Conf
         if serves(config, columns, always_loops=name in ALWAYS_LOOPS):
             yield (
                 config,
-                lambda each, config=config: lambda: kernel.launch(tuple(each), config=config),
+                lambda args, config=config: lambda: kernel.launch(tuple(args), config=config),
             )
 
 
@@ -207,7 +207,7 @@ def triton_candidates(name: str, rows: int, columns: int) -> Iterator[tuple[Conf
     for config in triton_configs(columns, **looped):
         yield (
             config,
-            lambda each, config=config: lambda: function[(rows,)](*each, **config),
+            lambda args, config=config: lambda: function[(rows,)](*args, **config),
         )
 
 
@@ -269,29 +269,33 @@ def measure(
     chosen = {"aotc": best(aotc_candidates(name, library[name], columns))}
     if has_triton:
         chosen["triton"] = best(triton_candidates(name, rows, columns))
-    found = {peer: choice for peer, choice in chosen.items() if choice}
+    best_of = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
-    copied = [work.out(each) if work.accesses == 2 else each[0].clone() for each in sets]
+    copied = [work.out(args) if work.accesses == 2 else args[0].clone() for args in sets]
     pairs = zip(copied, sets, strict=True)
-    copies = [lambda each=each, out=out: out.copy_(each[0]) for out, each in pairs]
-    own = [lambda each=each: by_torch(name, each[0], work.weights_of(each)) for each in sets]
-    peers = {peer: launch for peer, (_, launch) in found.items()}
-    peers |= {"torch": of_turn(own, turns), "copy": of_turn(copies, turns)}
+    copies = [lambda args=args, out=out: out.copy_(args[0]) for out, args in pairs]
+    torch_launches = [
+        lambda args=args: by_torch(name, args[0], work.weights_of(args)) for args in sets
+    ]
+    peers = {peer: launch for peer, (_, launch) in best_of.items()}
+    peers |= {"torch": of_turn(torch_launches, turns), "copy": of_turn(copies, turns)}
     if has_liger and isinstance(work, Gradient):
-        peers["liger"] = of_turn([liger(name, each) for each in sets], turns)
+        peers["liger"] = of_turn([liger(name, args) for args in sets], turns)
     for launch in peers.values():
         launch()
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    moved = {peer: 2 * ELEMENTS * (2 if peer == "copy" else work.accesses) for peer in times}
+    num_bytes = {peer: 2 * ELEMENTS * (2 if peer == "copy" else work.accesses) for peer in times}
     return {
         "work": f"{name} {rows}x{columns}",
-        "tb_s": {peer: moved[peer] / statistics.median(each) / 1e9 for peer, each in times.items()},
+        "tb_s": {
+            peer: num_bytes[peer] / statistics.median(args) / 1e9 for peer, args in times.items()
+        },
         "over": {
-            peer: ratio(each, times["aotc"]) * moved["aotc"] / moved[peer]
-            for peer, each in times.items()
+            peer: ratio(args, times["aotc"]) * num_bytes["aotc"] / num_bytes[peer]
+            for peer, args in times.items()
             if "aotc" in times and peer != "aotc"
         },
-        "configs": {peer: key for peer, (key, _) in found.items()},
+        "configs": {peer: key for peer, (key, _) in best_of.items()},
     }
 
 
@@ -301,9 +305,9 @@ def main() -> int:
 
     import aotc
 
-    own = parser(__doc__, WORK, COLUMNS)
-    own.add_argument("--liger", type=Path)
-    options = own.parse_args()
+    options_parser = parser(__doc__, WORK, COLUMNS)
+    options_parser.add_argument("--liger", type=Path)
+    options = options_parser.parse_args()
     if options.liger:
         sys.path.insert(0, str(options.liger))
     torch.manual_seed(0)

@@ -53,7 +53,7 @@ def compile_with_triton(
     options = {key: config[key] for key in ("num_warps", "num_stages")}
     constants = constants | {key: value for key, value in config.items() if key not in options}
     constants |= {name: 1 for name, kind in arguments.items() if kind.endswith("=1")}
-    defaults = {name: given.default for name, given in kernel.signature.parameters.items()}
+    defaults = {name: param.default for name, param in kernel.signature.parameters.items()}
     constants |= {
         name: defaults[name] for name in kernel.arg_names if name not in arguments | constants
     }
@@ -68,11 +68,16 @@ def compile_with_triton(
     }
     source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attrs)
     try:
-        made = triton.compile(source, GPUTarget("cuda", capability, 32), options=options)
+        compiled = triton.compile(source, GPUTarget("cuda", capability, 32), options=options)
     except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
         print(f"    Triton: {config}: {type(error).__name__}", file=sys.stderr)
         return None
-    return made.asm["ptx"], made.metadata.name, made.metadata.shared, made.metadata.num_warps
+    return (
+        compiled.asm["ptx"],
+        compiled.metadata.name,
+        compiled.metadata.shared,
+        compiled.metadata.num_warps,
+    )
 
 
 class TritonKernel:
@@ -241,9 +246,9 @@ def triton_launches(
         if not kind.endswith("=1")
     ]
     return {
-        str(config): TritonKernel(made).bind(work.grid(config), runtime)
-        for config, made in zip(configs, compiled, strict=True)
-        if made is not None
+        str(config): TritonKernel(compiled_kernel).bind(work.grid(config), runtime)
+        for config, compiled_kernel in zip(configs, compiled, strict=True)
+        if compiled_kernel is not None
     }
 
 

@@ -170,27 +170,27 @@ def rates_in_turn(
     without candidates has no part in it.
     """
     peers: dict[str, Launch] = {}
-    for peer, own in candidates.items():
-        if not own:
+    for peer, launches_of_peer in candidates.items():
+        if not launches_of_peer:
             continue
-        ranking = ranked(own, trials, launches, ahead=True)
+        ranking = ranked(launches_of_peer, trials, launches, ahead=True)
         for took, label in ranking[:4]:
             print(f"    {peer:7} {flop / took / 1e9:6.0f} TFLOP/s  {label}", flush=True)
-        peers[peer] = own[ranking[0][1]]
+        peers[peer] = launches_of_peer[ranking[0][1]]
     times = in_turn(peers, rounds, launches, ahead=True)
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for peer, values in times.items():
-        found[peer] = flop / statistics.median(values) / 1e9
-        print(f"  {peer:7} {found[peer]:6.0f} TFLOP/s", flush=True)
+        rates[peer] = flop / statistics.median(values) / 1e9
+        print(f"  {peer:7} {rates[peer]:6.0f} TFLOP/s", flush=True)
         if peer != "aotc" and "aotc" in times:
-            found[f"aotc/{peer}"] = ratio(values, times["aotc"])
-            print(f"    aotc is {found[f'aotc/{peer}']:.3f} times as fast", flush=True)
+            rates[f"aotc/{peer}"] = ratio(values, times["aotc"])
+            print(f"    aotc is {rates[f'aotc/{peer}']:.3f} times as fast", flush=True)
     for peer, launch in peers.items() if clock_seconds else ():
         took, clocks = steady(launch, clock_seconds)
         rate, mhz, watts = flop / took / 1e9, clocks.get("sm_mhz", 0.0), clocks.get("watts", 0.0)
-        found |= {f"{peer} alone": rate, f"{peer} sm_mhz": mhz, f"{peer} watts": watts}
+        rates |= {f"{peer} alone": rate, f"{peer} sm_mhz": mhz, f"{peer} watts": watts}
         print(f"  {peer:7} {rate:6.0f} TFLOP/s alone, {mhz:.0f} MHz, {watts:.0f} W", flush=True)
-    return found
+    return rates
 
 
 def built(kernel: Any, choices: Mapping[str, object] | None = None) -> list[dict[str, object]]:
@@ -198,10 +198,10 @@ def built(kernel: Any, choices: Mapping[str, object] | None = None) -> list[dict
 
     Not all fit the target.
     """
-    wanted = (choices or {}).items()
+    choice_items = (choices or {}).items()
     have = [
         dict(variant.config)
         for variant in kernel.info.variants
-        if all(variant.choices[name] == value for name, value in wanted)
+        if all(variant.choices[name] == value for name, value in choice_items)
     ]
     return [config for config in map(dict, kernel.info.configs) if config in have]

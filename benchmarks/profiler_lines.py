@@ -60,7 +60,7 @@ CALL = next(n for n, line in enumerate(SOURCE.splitlines(), 1) if line.strip().s
 def run(folder: Path, *command: str, seconds: float = 60) -> str:
     """Run a command in a folder; return what it printed, and how it ended if not well."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=folder, text=True, timeout=seconds, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -68,7 +68,7 @@ def run(folder: Path, *command: str, seconds: float = 60) -> str:
         return f"there is no {command[0]}"
     except subprocess.TimeoutExpired:
         return f"{command[0]} took more than {seconds:g} s"
-    return done.stdout
+    return process.stdout
 
 
 def sanitize(folder: Path, name: str) -> str:
@@ -83,9 +83,9 @@ def profile(folder: Path, name: str) -> str:
     ncu = ("ncu", "--section", "SourceCounters", "--import-source", "yes")
     ncu += ("--clock-control", "none", "-f", "-o", name)
     program = (sys.executable, "run.py", f"dist/{name}.aotc", "1")
-    told = run(folder, *ncu, "-k", "regex:fill", "-c", "1", *program)
+    output = run(folder, *ncu, "-k", "regex:fill", "-c", "1", *program)
     if not (folder / f"{name}.ncu-rep").exists():
-        return told
+        return output
     page = ("--page", "source", "--print-source", "cuda,sass", "--csv")
     return run(folder, "ncu", "--import", f"{name}.ncu-rep", *page)
 
@@ -108,11 +108,13 @@ def main() -> int:
             if not (folder / "dist" / f"{name}.aotc").exists():
                 print(built)
                 return 1
-            told = {"compute-sanitizer": sanitize(folder, name)}
+            outputs = {"compute-sanitizer": sanitize(folder, name)}
             if not options.no_ncu:
-                told["ncu"] = profile(folder, name)
-            for tool, text in told.items():
-                named = sorted({int(one) for one in re.findall(r"lines\.py:(\d+)", text)})
+                outputs["ncu"] = profile(folder, name)
+            for tool, text in outputs.items():
+                named = sorted(
+                    {int(line_number) for line_number in re.findall(r"lines\.py:(\d+)", text)}
+                )
                 shown = [number for number, line in LINES.items() if line in text]
                 print(f"{name:10} {tool:18} names lines {named}, shows the text of {shown}")
                 is_told = STORE in {*named, *shown}

@@ -33,7 +33,7 @@ def _packed(values: Any, axis: int, order: tuple[int, ...]) -> Any:
     import torch
 
     parts = values.long().unflatten(axis, (-1, 8)).unbind(axis + 1)
-    words = sum(part << 4 * order[at] for at, part in enumerate(parts))
+    words = sum(part << 4 * order[position] for position, part in enumerate(parts))
     return torch.where(words >= 1 << 31, words - (1 << 32), words).int().contiguous()
 
 
@@ -61,7 +61,8 @@ class Weights:
     ) -> Work:
         """Return a work whose result is the sum of what is in `out`, zeros lie `shift` higher."""
         repeated = [
-            each.double().repeat_interleave(GROUP, 0) for each in (self.zeros + shift, self.scales)
+            tensor.double().repeat_interleave(GROUP, 0)
+            for tensor in (self.zeros + shift, self.scales)
         ]
         expected = self.x[self.picked].double() @ ((self.bits - repeated[0]) * repeated[1])
 

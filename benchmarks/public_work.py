@@ -46,8 +46,8 @@ class Work:
         """Return the error of a launch, on outputs that hold nothing of the launch before."""
         import torch
 
-        for each in self.outputs:
-            each.fill_(self.initial)
+        for output in self.outputs:
+            output.fill_(self.initial)
         launch()
         torch.cuda.synchronize()
         return self.wrong()
@@ -67,9 +67,9 @@ def numbers(*values: int) -> Any:
     return torch.tensor(values, dtype=torch.int32, device="cuda")
 
 
-def error_of(found: Any, expected: Any) -> float:
+def error_of(actual: Any, expected: Any) -> float:
     """Return the largest error as a multiple of what is tolerated, infinite if anything is NaN."""
-    error = ((found.double() - expected).abs().max() / expected.abs().max()).item()
+    error = ((actual.double() - expected).abs().max() / expected.abs().max()).item()
     return math.inf if math.isnan(error) else error / TOLERANCE
 
 
@@ -103,12 +103,12 @@ def causal_work(
     picked = [(0, 0), (batch - 1, heads - 1)]
     expected: list[Any] = []
     for b, h in picked:
-        keys, seen = (each[b, :, h // heads_per_kv_head] for each in (k, v))
+        keys, seen = (tensor[b, :, h // heads_per_kv_head] for tensor in (k, v))
         expected.append(attended(q[b, rows, h], keys, seen, rows if is_causal else None))
 
     def wrong() -> float:
-        found = [out[b, rows, h] for b, h in picked]
-        return max(map(error_of, found, expected))
+        actual = [out[b, rows, h] for b, h in picked]
+        return max(map(error_of, actual, expected))
 
     flops = (2.0 if is_causal else 4.0) * batch * heads * length**2 * features
     return Work(f"{name} {batch}x{heads}x{length}", flops, [step], wrong, [out])

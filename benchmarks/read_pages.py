@@ -36,15 +36,15 @@ def page_candidates(tensors: Tensors, library: Any, kind: str) -> Iterator[tuple
     if kind == "in order":
         tables = torch.sort(tables.flatten()).values.view(tables.shape)
     for config, programs in itertools.product(built(kernel), PROGRAMS):
-        each = tensors.splits(programs)
+        splits = tensors.splits(programs)
         sums = torch.empty(shape.kv_heads * shape.max_pages, device=tensors.device)
-        numbers = (shape.kv_heads, shape.max_pages, each)
+        numbers = (shape.kv_heads, shape.max_pages, splits)
 
         def of_set(index: int, config=config, sums=sums, numbers=numbers) -> Launch:
             arguments = [tensors.k, tensors.v, tables[index, 0], sums, *numbers]
             return lambda: kernel.launch(arguments, config=config, pdl=True)
 
-        yield f"pages {kind} {config}, {each} pages a split", of_set
+        yield f"pages {kind} {config}, {splits} pages a split", of_set
 
 
 def row_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet]]:
@@ -95,7 +95,9 @@ def main() -> int:
         for launches in (1, 3, 8):
             ranking = ranked(peers, ROUNDS, launches, ahead=True)
             for kind in ("copy", *kinds):
-                took, name = next(each for each in ranking if each[1].startswith(kind))
+                took, name = next(
+                    candidate for candidate in ranking if candidate[1].startswith(kind)
+                )
                 rate = shape.read / took / 1e9
                 print(
                     f"{shape.name}, {launches} in a row: {took * 1e3:6.2f} us {rate:.2f} TB/s {name}"

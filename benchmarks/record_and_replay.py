@@ -84,16 +84,16 @@ class _Replay:
             return 1
         run = ["-m", "aotc.triton", "--stand-in", "--archive", str(self.archive), "--"]
         replayed = self._program("replayed", [], run, blocked=True)
-        outputs = [str(self.folder / f"{one}.pt") for one in ("jit", "replayed")]
-        told = self._json([self.python, "-c", COMPARE, *outputs])
-        for title, found in {
+        outputs = [str(self.folder / f"{mode}.pt") for mode in ("jit", "replayed")]
+        differences = self._json([self.python, "-c", COMPARE, *outputs])
+        for title, figures in {
             "Triton, empty cache": cold, "Triton, warm cache": warm, "from the archive": replayed,
         }.items():  # fmt: skip
-            print(f"{title:>20}: {json.dumps(found)}")
-        print(f"{'outputs':>20}: {json.dumps(told)}")
+            print(f"{title:>20}: {json.dumps(figures)}")
+        print(f"{'outputs':>20}: {json.dumps(differences)}")
         if self.name == "record_program":
             self._overhead()
-        return int(bool(replayed.get("failed")) or "missing" in told.values())
+        return int(bool(replayed.get("failed")) or "missing" in differences.values())
 
     def _overhead(self) -> None:
         script = [self.python, str(HERE / "launch_overhead.py")]

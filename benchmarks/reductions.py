@@ -48,7 +48,7 @@ def product_rates(kernel: Any, m: int, n: int, k: int, element: str) -> dict[str
             choices = {"SCOPE": scope, "SPLIT_K": split}
             for config in built(kernel, choices):
                 # Columns of all are neighbours, which is compiled in.
-                strides = (each.stride(0) for each in (a, b, out))
+                strides = (tensor.stride(0) for tensor in (a, b, out))
                 arguments = [a, b, out, m, n, k, *strides]
 
                 def launch(config=config, choices=choices, arguments=arguments) -> None:
@@ -73,7 +73,7 @@ def tensor_rates(kernel: Any, elements: int) -> dict[str, float]:
     x = torch.randint(-4, 5, (elements,), device="cuda").int()
     total = torch.zeros(elements, device="cuda", dtype=torch.int32)
     num_sms = torch.cuda.get_device_properties(0).multi_processor_count
-    moved = elements * (x.element_size() + 2 * total.element_size())
+    num_bytes = elements * (x.element_size() + 2 * total.element_size())
 
     def candidates(*, by_copies: bool) -> Iterator[tuple[str, Launch]]:
         for config in built(kernel):
@@ -99,7 +99,7 @@ def tensor_rates(kernel: Any, elements: int) -> dict[str, float]:
     }
     peers["torch"] = {"add_": lambda: total.add_(x)}
     print(f"{elements} elements of i32, rates in GB/s", flush=True)
-    return rates_in_turn(peers, 1000 * moved, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
+    return rates_in_turn(peers, 1000 * num_bytes, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
 
 
 def main() -> None:

@@ -111,16 +111,18 @@ class Replay:
         parts += ["-j", str(self.options.j), *self._configs()]
         python = self.options.python
         self._command([python, *record, python, *parts], may_fail=True)
-        told = json.loads(Path(f"{outputs}.json").read_text())
-        self.line["ran"] = f"{len(told['ran'])}/{len(told['ran']) + len(told['failed'])}"
-        self.line["record s"] = _seconds(told)
-        self._note("with the JIT", told["failed"])
-        longest = sorted(told["seconds"].items(), key=lambda one: -one[1])
+        program_record = json.loads(Path(f"{outputs}.json").read_text())
+        self.line["ran"] = (
+            f"{len(program_record['ran'])}/{len(program_record['ran']) + len(program_record['failed'])}"
+        )
+        self.line["record s"] = _seconds(program_record)
+        self._note("with the JIT", program_record["failed"])
+        longest = sorted(program_record["seconds"].items(), key=lambda timing: -timing[1])
         took = ", ".join(f"{name} {seconds:.1f}" for name, seconds in longest)
         self.notes.append(f"seconds with the JIT, compiles among them: {took}")
-        if not told["ran"]:
+        if not program_record["ran"]:
             raise StepError("no function ran")
-        return told
+        return program_record
 
     def _configs(self) -> tuple[str, ...]:
         return ("--configs", str(self.options.configs))
@@ -129,9 +131,9 @@ class Replay:
         manifest, start = self.folder / self.name / "kernels.toml", time.perf_counter()
         command = [self.options.python, "-m", "aotc", "build", str(manifest), "--keep-going"]
         command += ["-o", str(self.folder / "dist"), "-j", str(self.options.j)]
-        told = self._command(command, may_fail=True)
+        output = self._command(command, may_fail=True)
         self.line["build s"] = f"{time.perf_counter() - start:.1f}"
-        self.notes += told.splitlines()[-1:]
+        self.notes += output.splitlines()[-1:]
 
     def _replay(self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]) -> None:
         """Run the functions from the archive, and compare."""
@@ -153,15 +155,24 @@ class Replay:
             for name, error in errors.items()
             if not error <= 1
         ]
-        worst = max((one for one in errors.values() if one <= 1), default=0.0)
+        worst = max(
+            (relative_error for relative_error in errors.values() if relative_error <= 1),
+            default=0.0,
+        )
         self.notes.append(f"outputs that are close differ by at most {worst:.2g} of what may be")
-        missing = [one for one in recorded["launched"] if one not in launched]
-        self.notes += [f"not launched from the archive: {one}" for one in missing]
+        missing = [
+            relative_error
+            for relative_error in recorded["launched"]
+            if relative_error not in launched
+        ]
+        self.notes += [
+            f"not launched from the archive: {relative_error}" for relative_error in missing
+        ]
 
     def _note(self, title: str, failed: dict[str, str]) -> None:
         """Note why functions failed, each reason once."""
         for why in dict.fromkeys(failed.values()):
-            names = ", ".join(name for name, one in failed.items() if one == why)
+            names = ", ".join(name for name, reason in failed.items() if reason == why)
             self.notes.append(f"{title}: {names}: {why}")
 
     def _program(
@@ -199,16 +210,16 @@ class Replay:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise StepError(f"no time was left for: {' '.join(command[:8])} …") from None
         if process.returncode != 0:
-            told = "\n  ".join(out.splitlines()[-12:])
-            message = f"exit {process.returncode}: {' '.join(command[:8])} …\n  {told}"
+            last_lines = "\n  ".join(out.splitlines()[-12:])
+            message = f"exit {process.returncode}: {' '.join(command[:8])} …\n  {last_lines}"
             if not may_fail:
                 raise StepError(message)
             self.notes.append(message)
         return out
 
 
-def _seconds(told: dict[str, Any]) -> str:
-    return f"{told['first_s']:.1f}-{told['all_s']:.1f}"
+def _seconds(record: dict[str, Any]) -> str:
+    return f"{record['first_s']:.1f}-{record['all_s']:.1f}"
 
 
 def main() -> int:
@@ -224,7 +235,7 @@ def main() -> int:
     parser.add_argument("--lock", help="file that is locked while rounds are timed")
     parser.add_argument("--without-gpu", action="store_true", help="record and build")
     options = parser.parse_args()
-    options.sources = [str(Path(one).resolve()) for one in options.sources]
+    options.sources = [str(Path(source).resolve()) for source in options.sources]
     replays: list[Replay] = []
     for name in options.library or LIBRARIES:
         with tempfile.TemporaryDirectory() as temporary:
@@ -234,13 +245,19 @@ def main() -> int:
             print(*replay.notes, sep="\n", flush=True)
         replays.append(replay)
     widths = {
-        name: max(len(name), *(len(one.line.get(name, "")) for one in replays)) for name in COLUMNS
+        name: max(len(name), *(len(source.line.get(name, "")) for source in replays))
+        for name in COLUMNS
     }
     print(f"{'':14}", *(f"{name:>{width}}" for name, width in widths.items()))
-    for one in replays:
-        print(f"{one.name:14}", *(f"{one.line.get(name, ''):>{w}}" for name, w in widths.items()))
+    for source in replays:
+        print(
+            f"{source.name:14}",
+            *(f"{source.line.get(name, ''):>{w}}" for name, w in widths.items()),
+        )
     print(*(f"{name}: {text}" for name, text in COLUMNS.items()), sep="\n")
-    return int(not options.without_gpu and any(len(one.line) < len(COLUMNS) for one in replays))
+    return int(
+        not options.without_gpu and any(len(source.line) < len(COLUMNS) for source in replays)
+    )
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def best(rings: list[Ring]) -> Ring:
         key: bytes_of_link(right[key].config, STEPS) / milliseconds / 1e6
         for milliseconds, key in took
     }
-    for key, rate in sorted(rates.items(), key=lambda each: -each[1]):
+    for key, rate in sorted(rates.items(), key=lambda rate_of: -rate_of[1]):
         print(f"        {rate:8.2f} GB/s a link  {key}", flush=True)
     return right[max(rates, key=lambda key: rates[key])]
 
@@ -105,13 +105,15 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {clusters} clusters")
     rows = []
     configs = [
-        {key: value for key, value in each.items() if key != "PULL"} for each in built(kernel)
+        {key: value for key, value in config.items() if key != "PULL"} for config in built(kernel)
     ]
     for count in (1, clusters):
         chosen: dict[str, Ring] = {}
         for name, pull in WAYS.items():
             print(f"{name}, {count} clusters", flush=True)
-            chosen[name] = best([Ring(kernel, each, pull=pull, clusters=count) for each in configs])
+            chosen[name] = best(
+                [Ring(kernel, config, pull=pull, clusters=count) for config in configs]
+            )
         times = in_turn({name: ring.launch for name, ring in chosen.items()}, ROUNDS, LAUNCHES)
         rates = {
             name: bytes_of_link(ring.config, STEPS) / statistics.median(times[name]) / 1e6

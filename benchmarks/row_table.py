@@ -23,13 +23,13 @@ def parser(
     description: str | None, work: Iterable[str], columns: Iterable[int]
 ) -> argparse.ArgumentParser:
     """Return a parser of the options: an archive, works, numbers of columns, and where results go."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("archive", type=Path)
-    made.add_argument("--work", nargs="*", choices=list(work), default=list(work))
-    made.add_argument("--columns", nargs="*", type=int, default=list(columns))
-    made.add_argument("--no-triton", action="store_true")
-    made.add_argument("--json", type=Path)
-    return made
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("archive", type=Path)
+    options.add_argument("--work", nargs="*", choices=list(work), default=list(work))
+    options.add_argument("--columns", nargs="*", type=int, default=list(columns))
+    options.add_argument("--no-triton", action="store_true")
+    options.add_argument("--json", type=Path)
+    return options
 
 
 def fastest(
@@ -44,10 +44,10 @@ def fastest(
 
     Each takes the sets of operands in turn, so that the L2 does not hold them.
     """
-    turns, kept = itertools.count(), dict[str, Launch]()
+    turns, launches_by_key = itertools.count(), dict[str, Launch]()
     for config, bind in candidates:
         key = json.dumps(dict(config))
-        calls = [bind(each) for each in sets]
+        calls = [bind(args) for args in sets]
         try:
             trouble = problem(calls[0], sets[0])
         except Exception as error:  # noqa: BLE001 - Triton's errors have no common class
@@ -55,11 +55,11 @@ def fastest(
         if trouble:
             print(f"    {key}: {trouble}", flush=True)
         else:
-            kept[key] = of_turn(calls, turns)
-    ranking = ranked(kept, trials, launches, ahead=True) if kept else []
+            launches_by_key[key] = of_turn(calls, turns)
+    ranking = ranked(launches_by_key, trials, launches, ahead=True) if launches_by_key else []
     for took, key in ranking:
         print(f"        {1e3 * took:8.1f} us  {key}", flush=True)
-    return (ranking[0][1], kept[ranking[0][1]]) if ranking else None
+    return (ranking[0][1], launches_by_key[ranking[0][1]]) if ranking else None
 
 
 def line(row: Row) -> str:

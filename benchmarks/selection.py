@@ -42,11 +42,11 @@ def kernel_of(selections: tuple[Selection, ...]) -> Kernel:
     cubin = golden().cubin
     params = tuple(Param(name, "scalar", "i32") for name in ("m", "n", "k"))
     variants = tuple(
-        Variant("sm_90a", f"k{at}", cubin("sm_90a", {f"k{at}": []}, bytes([at])), 32, config=at,
+        Variant("sm_90a", f"k{number}", cubin("sm_90a", {f"k{number}": []}, bytes([number])), 32, config=number,
                 grid=(parse("1"),))
-        for at in range(_CONFIGS)
+        for number in range(_CONFIGS)
     )  # fmt: skip
-    configs = tuple((("CONFIG", at),) for at in range(_CONFIGS))
+    configs = tuple((("CONFIG", number),) for number in range(_CONFIGS))
     return Kernel("steered", bytes(32), variants, params, configs=configs, selections=selections)
 
 

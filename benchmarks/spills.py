@@ -99,9 +99,11 @@ def main() -> int:
         for use in filter(None, pool.map(measured, items)):
             uses.append(use)
             if not use.is_clean:
-                found = f"{use.spill_bytes} bytes spilled, {use.stack_bytes} of stack"
+                spill_text = f"{use.spill_bytes} bytes spilled, {use.stack_bytes} of stack"
                 print(
-                    f"{use.kernel} {use.target}: {found}: {use.variant}", *use.warnings, flush=True
+                    f"{use.kernel} {use.target}: {spill_text}: {use.variant}",
+                    *use.warnings,
+                    flush=True,
                 )
     bad = sum(not use.is_clean for use in uses)
     print(f"{len(uses)} variants, {bad} of them short of registers")

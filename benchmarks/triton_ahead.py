@@ -49,7 +49,7 @@ def _prepared(prepare: Callable[[], None]) -> None:
 
 def _compiled(module: str, name: str, arguments: Mapping[str, Any]) -> None:
     mocked = importlib.import_module("triton.runtime.jit").MockTensor.wrap_dtype
-    given = {key: mocked(value) for key, value in arguments.items()}
-    kernel = jit_function(module, name).warmup(**given, grid=(1,))
+    mocked_args = {key: mocked(value) for key, value in arguments.items()}
+    kernel = jit_function(module, name).warmup(**mocked_args, grid=(1,))
     launcher = importlib.import_module("triton.backends.nvidia.driver").CudaLauncher
     launcher(kernel.src, kernel.metadata)

@@ -53,23 +53,23 @@ def main() -> None:
     for item in options.work:
         for name, make in ITEMS[item].items():
             work = make()
-            names = [n for n in work.kernels if all(n in each for each in archives.values())]
+            names = [n for n in work.kernels if all(n in label for label in archives.values())]
             work.kernels = tuple(names)
             measure.shared_by_parts(work, archives["after"])
-            binds = {each: dict(measure.aotc_calls(work, archives[each])) for each in archives}
+            binds = {label: dict(measure.aotc_calls(work, archives[label])) for label in archives}
             keys = {key for calls in binds.values() for key in calls}
             if not options.every:
-                keys = {key for each in archives for key in _best(work, binds[each], task)}
+                keys = {key for label in archives for key in _best(work, binds[label], task)}
             for key in sorted(keys & binds["before"].keys() & binds["after"].keys()):
-                makers = {each: calls[key] for each, calls in binds.items()}
+                makers = {label: calls[key] for label, calls in binds.items()}
                 makers["library"] = measure.of_layers(work.library)
                 launches = {
-                    each: measure.graphed([bind(args) for args in work.sets], work.turns)
-                    for each, bind in makers.items()
+                    label: measure.graphed([bind(args) for args in work.sets], work.turns)
+                    for label, bind in makers.items()
                 }
                 times = in_turn(launches, ROUNDS, 1, ahead=True)
                 row = {"work": name, "config": key}
-                row |= {f"{each}_us": 1e3 * statistics.median(times[each]) for each in times}
+                row |= {f"{label}_us": 1e3 * statistics.median(times[label]) for label in times}
                 row["after_over_before"] = measure.spread(times["before"], times["after"])
                 row["after_over_library"] = measure.spread(times["library"], times["after"])
                 rows.append(row)

@@ -58,8 +58,8 @@ def _matmul(size: int = 8192) -> Arguments:
     out = torch.empty_like(a)
     pointers = {"a_ptr": a, "b_ptr": b, "bias_ptr": out, "residual_ptr": out, "out_ptr": out}
     strides = dict.fromkeys(("stride_am", "stride_bk", "stride_om"), size)
-    ones = dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), 1)
-    return {**pointers, **dict.fromkeys("MNK", size), **strides, **ones}
+    unit_strides = dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), 1)
+    return {**pointers, **dict.fromkeys("MNK", size), **strides, **unit_strides}
 
 
 def _attention() -> Arguments:
@@ -87,8 +87,8 @@ def _rows() -> Arguments:
     }
     target = torch.randint(0, NUM_COLUMNS, (NUM_ROWS,), device="cuda")
     operands = {"x_ptr": x, "y_ptr": y, "logits_ptr": x, "target_ptr": target}
-    others = {"n_elements": x.numel(), "eps": EPS, "ignore_index": -100}
-    return {**operands, "out_ptr": torch.empty_like(x), **weights, **sums, **sizes, **others}
+    scalars = {"n_elements": x.numel(), "eps": EPS, "ignore_index": -100}
+    return {**operands, "out_ptr": torch.empty_like(x), **weights, **sums, **sizes, **scalars}
 
 
 def _heads(args: Arguments) -> torch.Tensor:
@@ -157,7 +157,7 @@ class Tree:
     @contextmanager
     def modules(self) -> Generator[None]:
         """Have `aotc` mean that of this tree."""
-        others = _taken()
+        previous = _taken()
         sys.modules.update(self._modules)
         sys.path.insert(0, str(self.root))
         try:
@@ -165,7 +165,7 @@ class Tree:
         finally:
             sys.path.remove(str(self.root))
             self._modules = _taken()
-            sys.modules.update(others)
+            sys.modules.update(previous)
 
     def configs(self, name: str) -> list[dict[str, object]]:
         """Return the configs of a kernel."""

@@ -58,11 +58,11 @@ def main() -> None:
     subjects = load_subjects(options.path, [options.kernel], [])[:: options.every]
     print(f"{'all':>7} {' '.join(f'{part:>9}' for part in PARTS)}  launches")
     totals: list[float] = []
-    kept = ReferenceCache()
+    cache = ReferenceCache()
     for subject in subjects:
         seconds.clear()
         start = time.process_time()
-        result = verify_variant(subject, VerifyOptions(), compiler, cache=kept)
+        result = verify_variant(subject, VerifyOptions(), compiler, cache=cache)
         totals.append(time.process_time() - start)
         parts = " ".join(f"{seconds[part]:>9.2f}" for part in PARTS)
         print(f"{totals[-1]:>7.2f} {parts}  {len(result.launches):>8}  {subject.label}")

@@ -81,9 +81,9 @@ class Candidates:
 
     def subjects(self) -> list[Subject]:
         """Return the variants to try, none where there are fewer than parts."""
-        found = load_subjects(str(self.manifest))
-        start, stop = (at * len(found) // self.count for at in (self.at, self.at + 1))
-        return spread(found[start:stop], _TRIES)
+        subjects = load_subjects(str(self.manifest))
+        start, stop = (at * len(subjects) // self.count for at in (self.at, self.at + 1))
+        return spread(subjects[start:stop], _TRIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ def look_at(
             written = [*pool.map(write, sources)]
     whole = [path for _, paths in written for path in paths]
     candidates = [
-        Candidates(f"{path.stem} {at}", path, at, variants)
+        Candidates(f"{path.stem} {number}", path, number, variants)
         for path in whole
-        for at in range(variants)
+        for number in range(variants)
     ]
     num_kernels = sum(count for count, _ in written)
     return Package(folder.name, version_of(folder), num_kernels, len(whole), tuple(candidates))
@@ -136,9 +136,9 @@ def write_manifests(
         return 0, []  # no kernels
     path.write_text(written.text, encoding="utf-8")  # to see what is left to do
     alone: list[Path] = []
-    for at, text in enumerate(whole_kernels(written.text, guesses=guesses)):
+    for number, text in enumerate(whole_kernels(written.text, guesses=guesses)):
         # A manifest each, so that one that is wrong is the only one that is left out.
-        alone.append(path.with_suffix(f".{at}.toml"))
+        alone.append(path.with_suffix(f".{number}.toml"))
         alone[-1].write_text(text, encoding="utf-8")
     return written.num_kernels, alone
 
@@ -152,20 +152,20 @@ def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
     """Return a manifest for each kernel of which there is nothing left to do."""
     head, *rest = re.split(r"^\n", manifest, flags=re.MULTILINE)
     package, *tables = rest
-    found: list[str] = []
+    manifests: list[str] = []
     for table in tables:
         if not table.startswith(_KERNEL):
             continue  # what no manifest can name is written as a comment
         todos = [line for line in table.splitlines() if _TODO in line]
         if not todos or (guesses and all(map(_GUESS.search, todos))):
-            found.append(f"{head}\n{package}\n{table}")
-    return found
+            manifests.append(f"{head}\n{package}\n{table}")
+    return manifests
 
 
 def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
     """Return up to `count` of the subjects, evenly spread."""
     count = min(count, len(subjects))
-    return [subjects[at * len(subjects) // count] for at in range(count)]
+    return [subjects[index * len(subjects) // count] for index in range(count)]
 
 
 # ---- verifying --------------------------------------------------------------------------------
@@ -199,35 +199,36 @@ def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified | Non
         if result.status == "dropped":
             refused = refused or done("dropped", result.dropped)
             continue
-        gaps = (f"{each.label}: {each.gap}" for each in result.launches if each.gap)
+        gaps = (f"{launch.label}: {launch.gap}" for launch in result.launches if launch.gap)
         wrong = (
-            f"{each.label} {dict(each.scalars)}: {each.detail}"
-            for each in result.launches
-            if each.status in ("wrong", "fault")
+            f"{launch.label} {dict(launch.scalars)}: {launch.detail}"
+            for launch in result.launches
+            if launch.status in ("wrong", "fault")
         )
         return done(result.status, next(wrong, "") or next(gaps, ""))
     return refused
 
 
 def verify_all(
-    packages: Sequence[Package], known: Container[tuple[str, str]], limit_seconds: float, jobs: int
+    packages: Sequence[Package],
+    finished: Container[tuple[str, str]],
+    limit_seconds: float,
+    jobs: int,
 ) -> Iterator[Verified]:
-    """Yield what came of each variant of all packages, but for the `known` parts of them."""
+    """Yield what came of each variant of all packages, but for the `finished` parts of them."""
     tasks = [
         Job(f"{package.name}: {candidates.part}", (package.name, candidates))
         for package in packages
         for candidates in package.candidates
-        if (package.name, candidates.part) not in known
+        if (package.name, candidates.part) not in finished
     ]
-    for done in run_all(tasks, partial(verify, limit_seconds=limit_seconds), jobs):
-        if isinstance(done.result, Failure):
-            package, candidates = done.task.request
-            report = done.result.report
-            yield Verified(
-                package, candidates.part, candidates.part, "failed", report, done.seconds
-            )
-        elif done.result is not None:
-            yield done.result
+    for job in run_all(tasks, partial(verify, limit_seconds=limit_seconds), jobs):
+        if isinstance(job.result, Failure):
+            package, candidates = job.task.request
+            report = job.result.report
+            yield Verified(package, candidates.part, candidates.part, "failed", report, job.seconds)
+        elif job.result is not None:
+            yield job.result
 
 
 def read_results(path: Path | None) -> list[Verified]:
@@ -240,7 +241,7 @@ def read_results(path: Path | None) -> list[Verified]:
 # ---- report -----------------------------------------------------------------------------------
 
 
-def table(packages: Sequence[Package], found: Sequence[Verified]) -> str:
+def table(packages: Sequence[Package], outcomes: Sequence[Verified]) -> str:
     """Return a row for each package, and one for all."""
     names = "|".join(status.removesuffix(" verified") for status in STATUSES)
     rows = [
@@ -248,16 +249,18 @@ def table(packages: Sequence[Package], found: Sequence[Verified]) -> str:
         "|-" * (7 + len(STATUSES)) + "|",
     ]
     for package in (*packages, None):
-        those = packages if package is None else [package]
-        own = [each for each in found if package is None or each.package == package.name]
-        counts = collections.Counter(each.status for each in own)
-        seconds = [each.seconds for each in own] or [0.0]
+        listed = packages if package is None else [package]
+        package_outcomes = [
+            outcome for outcome in outcomes if package is None or outcome.package == package.name
+        ]
+        counts = collections.Counter(outcome.status for outcome in package_outcomes)
+        seconds = [outcome.seconds for outcome in package_outcomes] or [0.0]
         cells = (
             "all" if package is None else package.name,
             "" if package is None else package.version,
-            sum(each.num_kernels for each in those),
-            sum(each.num_whole for each in those),
-            len(own),
+            sum(outcome.num_kernels for outcome in listed),
+            sum(outcome.num_whole for outcome in listed),
+            len(package_outcomes),
             *(counts[status] for status in STATUSES),
             f"{sum(seconds) / len(seconds):.1f} s",
             f"{max(seconds):.1f} s",
@@ -287,31 +290,38 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor, in all")
     options = parser.parse_args()
-    folders = [one for one in sorted(options.folder.iterdir()) if one.is_dir()]
-    folders = [one for one in folders if not options.packages or one.name in options.packages]
+    folders = [folder for folder in sorted(options.folder.iterdir()) if folder.is_dir()]
+    folders = [
+        folder for folder in folders if not options.packages or folder.name in options.packages
+    ]
     if not folders:
         print(f"no packages in {options.folder}", file=sys.stderr)
         return 1
     look = partial(look_at, variants=options.variants, guesses=options.guesses, jobs=options.jobs)
-    packages = [look(each, options.manifests) for each in folders]
-    packages = [replace(each, candidates=each.candidates[:: options.every]) for each in packages]
-    found = read_results(options.results)
-    known = {(each.package, each.part) for each in found}
+    packages = [look(package, options.manifests) for package in folders]
+    packages = [
+        replace(package, candidates=package.candidates[:: options.every]) for package in packages
+    ]
+    outcomes = read_results(options.results)
+    finished = {(package.package, package.part) for package in outcomes}
     left = options.seconds
-    for each in verify_all(packages, known, options.limit, options.jobs):
-        found.append(each)
-        print(f"{each.seconds:7.1f} {each.status:16} {each.package}: {each.label}", flush=True)
-        if each.detail:
-            print(f"        {each.detail.splitlines()[0]}")
+    for package in verify_all(packages, finished, options.limit, options.jobs):
+        outcomes.append(package)
+        print(
+            f"{package.seconds:7.1f} {package.status:16} {package.package}: {package.label}",
+            flush=True,
+        )
+        if package.detail:
+            print(f"        {package.detail.splitlines()[0]}")
         if options.results:
             with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(each)) + "\n")
-        left -= each.seconds
+                file.write(json.dumps(asdict(package)) + "\n")
+        left -= package.seconds
         if left <= 0:
             print("the rest is for another run")
             break
-    print(table(packages, found))
-    return int(any(each.status == "out of time" for each in found))
+    print(table(packages, outcomes))
+    return int(any(package.status == "out of time" for package in outcomes))
 
 
 if __name__ == "__main__":

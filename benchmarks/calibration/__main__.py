@@ -96,8 +96,8 @@ def run(options: argparse.Namespace) -> int:
             return 2
     start = time.perf_counter()
     results = Results(device, time.strftime("%Y-%m-%d"))
-    for found in _each(judge_chunk, _chosen_chunks(options, folder), options.jobs):
-        results.cases += found
+    for chunk_results in _each(judge_chunk, _chosen_chunks(options, folder), options.jobs):
+        results.cases += chunk_results
     _say(start, f"{len(results.cases)} cases")
     archive = folder / _ARCHIVE
     work = partial(variants.judge_variant, archive, on_gpu=not options.emulator_only)
@@ -125,11 +125,11 @@ def _chosen_variants(options: argparse.Namespace, archive: Path) -> list[str]:
     if options.group and options.kernel is None:
         return []
     names = options.kernel or []
-    return [one for one in variants.labels(archive) if not names or one.split()[0] in names]
+    return [label for label in variants.labels(archive) if not names or label.split()[0] in names]
 
 
-def _say(start: float, what: str) -> None:
-    print(f"{what} after {time.perf_counter() - start:.0f} s", file=sys.stderr)
+def _say(start: float, message: str) -> None:
+    print(f"{message} after {time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 
 def _in_a_process(function: Callable[[], R]) -> R:
@@ -144,8 +144,8 @@ def _each(function: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator
         yield from map(function, items)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        made: Iterable[R] = pool.map(function, items)
-        yield from made
+        chunk_results: Iterable[R] = pool.map(function, items)
+        yield from chunk_results
 
 
 # ---- report -------------------------------------------------------------------------------------

@@ -45,13 +45,13 @@ class Bound:
 
     def __str__(self) -> str:
         parts = [f"{self.ulps} ulp"] if self.ulps else []
-        for value, what in (
+        for value, unit in (
             (self.absolute, "absolute"),
             (self.relative, "relative"),
             (self.scaled, "of Σ\\|a·b\\|"),
         ):
             if value:
-                parts.append(f"2^{np.log2(value):.4g} {what}")
+                parts.append(f"2^{np.log2(value):.4g} {unit}")
         return " or ".join(parts) or "identical"
 
 

@@ -48,7 +48,9 @@ def compare(
     """
     element = kind.partition("x")[0]
     bits = int(element.lstrip("bfus"))
-    words = [np.ascontiguousarray(one).view(f"u{bits // 8}").ravel() for one in (emulated, actual)]
+    words = [
+        np.ascontiguousarray(array).view(f"u{bits // 8}").ravel() for array in (emulated, actual)
+    ]
     differs = words[0] != words[1]
     where = np.flatnonzero(differs)
     if not where.size:
@@ -76,13 +78,13 @@ def compare(
 def _floats(
     element: str, words: Sequence[Array], where: Array, bound: Bound, scale: Array | None
 ) -> Comparison:
-    one, other = (word[where] for word in words)
-    x, y = _value(element, one), _value(element, other)
+    left, right = (word[where] for word in words)
+    x, y = _value(element, left), _value(element, right)
     x_nan, y_nan = np.isnan(x), np.isnan(y)
     nan_only = x_nan & y_nan
     numbers = ~(x_nan | y_nan)
     finite = numbers & np.isfinite(x) & np.isfinite(y)
-    ulps = np.where(numbers, ulp_distance(element, one, other), 0)
+    ulps = np.where(numbers, ulp_distance(element, left, right), 0)
     with np.errstate(all="ignore"):
         apart = np.where(finite, np.abs(x - y), np.where(numbers, np.inf, 0.0))
         allowed = np.maximum(bound.absolute, bound.relative * np.abs(x))
@@ -109,10 +111,10 @@ def _floats(
     )
 
 
-def ulp_distance(element: str, one: Array, other: Array) -> Array:
+def ulp_distance(element: str, left: Array, right: Array) -> Array:
     """Return how many numbers of the type lie between bits, as uint64; -0 and +0 are the same."""
     return np.where(
-        (key := _ordered(element, one)) > (other_key := _ordered(element, other)),
+        (key := _ordered(element, left)) > (other_key := _ordered(element, right)),
         key - other_key,
         other_key - key,
     )
@@ -143,8 +145,8 @@ def _value(element: str, bits: Array) -> Array:
         return bits.view(f"f{int(element[1:]) // 8}").astype(np.float64)
 
 
-def _shown(places: Array, words: Sequence[Array]) -> tuple[tuple[int, str, str], ...]:
-    return tuple((int(place), _hex(words[0][place]), _hex(words[1][place])) for place in places)
+def _shown(indices: Array, words: Sequence[Array]) -> tuple[tuple[int, str, str], ...]:
+    return tuple((int(index), _hex(words[0][index]), _hex(words[1][index])) for index in indices)
 
 
 def _hex(word: Any) -> str:

@@ -83,10 +83,10 @@ def _register(kind: str, number: int) -> str:
 
 def _load(index: int, kind: str) -> str:
     bits = inputs.width_of(kind)
-    place = f"    ld.param.u64 d0, [a{index}];\n    mad.wide.u32 d1, r0, {bits // 8}, d0;\n"
+    address = f"    ld.param.u64 d0, [a{index}];\n    mad.wide.u32 d1, r0, {bits // 8}, d0;\n"
     if kind == "pred":
-        return place + f"    ld.global.b32 r1, [d1];\n    setp.ne.b32 p{index}, r1, 0;"
-    return place + f"    ld.global.b{bits} {_register(kind, 2 + index)}, [d1];"
+        return address + f"    ld.global.b32 r1, [d1];\n    setp.ne.b32 p{index}, r1, 0;"
+    return address + f"    ld.global.b{bits} {_register(kind, 2 + index)}, [d1];"
 
 
 def _store(index: int, result: str) -> str:

@@ -173,14 +173,14 @@ class Gpu(Driver):
         """Copy the memory that an array is a view of; return where the array's first element is."""
         owner = array if array.base is None else array.base
         assert isinstance(owner, np.ndarray)
-        found = [address for known, address in placed if known is owner]
-        if not found:
-            found.append(self.allocate(max(owner.nbytes, 1)))
-            placed.append((owner, found[0]))
+        addresses = [address for placed_array, address in placed if placed_array is owner]
+        if not addresses:
+            addresses.append(self.allocate(max(owner.nbytes, 1)))
+            placed.append((owner, addresses[0]))
             if owner.size:
-                self.write(found[0], _bytes_of(owner))
+                self.write(addresses[0], _bytes_of(owner))
         offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-        return found[0] + offset
+        return addresses[0] + offset
 
     def _tensor_map(
         self,
@@ -197,7 +197,7 @@ class Gpu(Driver):
         span = form.swizzle_bytes
         swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{span}B' if span else 'NONE'}"
         fill = "NAN_REQUEST_ZERO_FMA" if form.fill_nan else "NONE"
-        made = self._checked(
+        tensor_map = self._checked(
             cuda.cuTensorMapEncodeTiled(
                 getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{data_type}"),
                 len(shape),
@@ -213,7 +213,7 @@ class Gpu(Driver):
                 getattr(cuda.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"),
             )
         )
-        return ctypes.string_at(made.getPtr(), 128)
+        return ctypes.string_at(tensor_map.getPtr(), 128)
 
 
 def _bytes_of(owner: Array) -> Array:

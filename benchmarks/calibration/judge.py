@@ -56,7 +56,7 @@ class CaseResult:
     @property
     def is_within(self) -> bool:
         """Whether both sides ran and no result is out of its bound."""
-        return not self.error and not any(found.broken for found in self.comparisons)
+        return not self.error and not any(comparison.broken for comparison in self.comparisons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +70,15 @@ class Chunk:
 
 def chunks(folder: Path | None, names: Sequence[str] = ()) -> list[Chunk]:
     """Return all cases, or those of some groups, in pieces of a second's work or so."""
-    found: list[Chunk] = []
+    group_chunks: list[Chunk] = []
     for group in GROUPS.values():
         if not names or group.name in names:
             indices = range(len(group.cases))
-            found += [
-                Chunk(group.name, tuple(indices[at : at + CHUNK]), folder)
-                for at in range(0, len(indices), CHUNK)
+            group_chunks += [
+                Chunk(group.name, tuple(indices[start : start + CHUNK]), folder)
+                for start in range(0, len(indices), CHUNK)
             ]
-    return found
+    return group_chunks
 
 
 def judge_chunk(chunk: Chunk) -> list[CaseResult]:
@@ -87,9 +87,9 @@ def judge_chunk(chunk: Chunk) -> list[CaseResult]:
     A fault on the GPU ends CUDA for a process: what follows it goes to a process of its own.
     """
     results: list[CaseResult] = []
-    for done, index in enumerate(chunk.indices):
+    for position, index in enumerate(chunk.indices):
         if _faults:
-            rest = replace(chunk, indices=chunk.indices[done:])
+            rest = replace(chunk, indices=chunk.indices[position:])
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 return results + pool.submit(judge_chunk, rest).result()
         results.append(judge(chunk.group, index, chunk.folder))
@@ -195,15 +195,17 @@ def _operands(
     """Return the operands at the examples' places, where there is one array for each operand."""
     outputs = {output.index for output in case.outputs}
     inputs = [
-        arg for at, arg in enumerate(before) if at not in outputs and isinstance(arg, np.ndarray)
+        arg
+        for number, arg in enumerate(before)
+        if number not in outputs and isinstance(arg, np.ndarray)
     ]
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for comparison in comparisons:
-        for place, _, _ in comparison.examples:
+        for example_index, _, _ in comparison.examples:
             # A packed result has several places for each operand.
-            row = [arg.ravel()[place * arg.size // comparison.count] for arg in inputs]
-            found.append(tuple(f"{int(word):#x}" for word in row))
-    return tuple(found)
+            row = [arg.ravel()[example_index * arg.size // comparison.count] for arg in inputs]
+            rows.append(tuple(f"{int(word):#x}" for word in row))
+    return tuple(rows)
 
 
 def _values(
@@ -211,8 +213,8 @@ def _values(
 ) -> tuple[tuple[str, str], ...]:
     """Return each result's first words on both sides."""
     return tuple(
-        (_first_words(array_of(emulated[at])), _first_words(array_of(actual[at])))
-        for at in (output.index for output in case.outputs)
+        (_first_words(array_of(emulated[number])), _first_words(array_of(actual[number])))
+        for number in (output.index for output in case.outputs)
     )
 
 

@@ -33,10 +33,12 @@ def _text() -> str:
     return text.replace(".reg .pred first", ".reg .b32 spins;\n.reg .pred late, first")
 
 
-def _case(shape: tuple[int, int, int], ctas: int, draw: _Draw, what: str, bound: Bound) -> Case:
+def _case(
+    shape: tuple[int, int, int], ctas: int, draw: _Draw, draw_name: str, bound: Bound
+) -> Case:
     m, n, k = shape
     return Case(
-        f"{m}x{n}x{k} on {ctas} blocks ({what})",
+        f"{m}x{n}x{k} on {ctas} blocks ({draw_name})",
         _text(),
         partial(_arguments, shape, draw),
         (Output(2, "bf16", bound),),

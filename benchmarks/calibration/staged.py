@@ -122,9 +122,9 @@ def staged(
 
 def _moves(load: str, source: str, store: str, target: str) -> list[str]:
     return [
-        f"    {load}.v4.b32 {{r4, r5, r6, r7}}, [{source}+{at}];\n"
-        f"    {store}.v4.b32 [{target}+{at}], {{r4, r5, r6, r7}};"
-        for at in _PLACES
+        f"    {load}.v4.b32 {{r4, r5, r6, r7}}, [{source}+{offset}];\n"
+        f"    {store}.v4.b32 [{target}+{offset}], {{r4, r5, r6, r7}};"
+        for offset in _PLACES
     ]
 
 

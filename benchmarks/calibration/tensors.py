@@ -159,11 +159,11 @@ NARROW = (
 _REDUCTIONS = (
     *(("add", dtype) for dtype in ("uint32", "int32", "uint64", "float16", "float32")),
     *(
-        (which, dtype)
-        for which in ("min", "max")
+        (operator, dtype)
+        for operator in ("min", "max")
         for dtype in ("uint32", "int32", "int64", "float16")
     ),
-    *((which, dtype) for which in ("and", "or", "xor") for dtype in ("uint32", "uint64")),
+    *((operator, dtype) for operator in ("and", "or", "xor") for dtype in ("uint32", "uint64")),
     ("inc", "uint32"),
     ("dec", "uint32"),
 )
@@ -172,10 +172,10 @@ _KINDS = {"float16": "f16", "float32": "f32"}
 
 def _reduction_arguments(dtype: str, boxes: Boxes, rng: np.random.Generator) -> list[Argument]:
     kind = _KINDS.get(dtype, f"b{8 * np.dtype(dtype).itemsize}")
-    made = boxes.tensor(rng)
+    tensor = boxes.tensor(rng)
     image, memory = inputs.draw((kind, kind), rng, 16384 * 8 // inputs.width_of(kind))
-    made.array[...] = memory[: made.array.size].view(dtype).reshape(made.array.shape)
-    return [image, made]
+    tensor.array[...] = memory[: tensor.array.size].view(dtype).reshape(tensor.array.shape)
+    return [image, tensor]
 
 
 def _reductions() -> Iterator[Case]:

@@ -53,7 +53,8 @@ class VariantOutcome:
     def is_within(self) -> bool:
         """Whether the GPU is within bounds, and identical where there is one right result."""
         return self.status == "verified" and all(
-            found.identical + found.nan_only == found.count for found in self.exact
+            comparison.identical + comparison.nan_only == comparison.count
+            for comparison in self.exact
         )
 
 
@@ -75,7 +76,7 @@ def judge_variant(path: Path, label: str, *, on_gpu: bool) -> VariantOutcome:
 
     result = verify_variant(subject, VerifyOptions(), execute=prepare)
     outcome.status = result.status
-    wrong = [found.detail for found in result.findings if found.status in ("wrong", "fault")]
+    wrong = [finding.detail for finding in result.findings if finding.status in ("wrong", "fault")]
     outcome.detail = "; ".join(wrong)
     outcome.seconds = time.perf_counter() - start
     return outcome
@@ -116,9 +117,11 @@ def _execute(
     outcome.launches += 1
     for name, buffer in reference.buffers.items():
         bound = EXACT if buffer.is_exact else _ANY_DISTANCE
-        one, other = (side.buffers[name][buffer.writable] for side in (emulated, actual))
-        found = compare(_kind(buffer.pointee), one, other, bound)
-        (outcome.exact if buffer.is_exact else outcome.inexact).append(found)
+        emulated_array, actual_array = (
+            side.buffers[name][buffer.writable] for side in (emulated, actual)
+        )
+        comparison = compare(_kind(buffer.pointee), emulated_array, actual_array, bound)
+        (outcome.exact if buffer.is_exact else outcome.inexact).append(comparison)
     return actual
 
 
@@ -159,6 +162,6 @@ def _launch(emulation: Emulation, cubin: bytes, reference: Reference) -> dict[st
 
 
 def _joined(initial: Bytes, owner: Bytes) -> Bytes:
-    held = initial.copy()
-    held[HEAD_BYTES:] = owner
-    return held
+    image = initial.copy()
+    image[HEAD_BYTES:] = owner
+    return image

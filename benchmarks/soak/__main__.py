@@ -56,10 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
     record = report.with_lost(journal.read())
-    found = report.figures(record)
-    (options.out / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
-    print(report.table(found))
-    return 0 if report.is_green(found) else 1
+    figures = report.figures(record)
+    (options.out / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(report.table(figures))
+    return 0 if report.is_green(figures) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,22 +117,24 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
             opening = beside.submit(launchers.open)
             plans = _plans(phases, options, journal)
             opening.result()
-        for each in plans:
+        for plan_of in plans:
             seconds = time.monotonic() - start
-            print(f"{seconds:5.0f} s: {each.num_cases:,} {each.phase} are planned", flush=True)
+            print(
+                f"{seconds:5.0f} s: {plan_of.num_cases:,} {plan_of.phase} are planned", flush=True
+            )
         _run(plans, options, launchers, journal, start, say, spent)
     finally:
         launchers.close()
         say.print_line()
         run = Run(
-            planned={each.phase: each.num_cases for each in plans},
+            planned={plan_of.phase: plan_of.num_cases for plan_of in plans},
             device=launchers.device,
             date=time.strftime("%Y-%m-%d"),
             seconds=round(time.monotonic() - start, 1),
             launcher_seconds=round(launchers.busy_seconds, 1),
             num_jobs=options.jobs,
             num_launchers=len(launchers.each),
-            kernels=tuple(dict.fromkeys(kernel for each in plans for kernel in each.kernels)),
+            kernels=tuple(dict.fromkeys(kernel for plan_of in plans for kernel in plan_of.kernels)),
             worker_seconds={phase: round(seconds, 1) for phase, seconds in spent.items()},
         )
         journal.end(run)
@@ -148,20 +150,23 @@ def _run(
     spent: dict[str, float],
 ) -> None:
     def reserve(count: int) -> float:
-        done = max(1, say.num_launched)
-        each = launchers.busy_seconds / done / len(launchers.each)
-        return 0.0 if options.skip_held else count * each * _RESERVE_FACTOR
+        num_done = max(1, say.num_launched)
+        seconds_per_launch = launchers.busy_seconds / num_done / len(launchers.each)
+        return 0.0 if options.skip_held else count * seconds_per_launch * _RESERVE_FACTOR
 
     deadline = start + 60 * options.minutes
     limits = Limits(options.jobs, deadline, reserve)
-    prepare = {each.phase: _prepare(each.phase, options) for each in plans}
+    prepare = {
+        seconds_per_launch.phase: _prepare(seconds_per_launch.phase, options)
+        for seconds_per_launch in plans
+    }
     with TemporaryDirectory(prefix="aotc-soak-", dir=_fast_folder()) as folder:
         work = Work(prepare, Path(folder), held=(_RISKY,))
-        held = run_jobs(plan.jobs_of(plans), work, launchers, journal, limits, say, spent)
+        held_batches = run_jobs(plan.jobs_of(plans), work, launchers, journal, limits, say, spent)
         if not options.skip_held:
-            count = sum(batch.count for batch in held)
+            count = sum(batch.count for batch in held_batches)
             print(f"{count:,} cases were held back, now they are launched", flush=True)
-            run_held(held, launchers, deadline, say)
+            run_held(held_batches, launchers, deadline, say)
 
 
 def _prepare(phase: str, options: argparse.Namespace) -> Prepare:
@@ -180,22 +185,22 @@ def _plans(phases: Sequence[str], options: argparse.Namespace, journal: Journal)
     earlier = [Journal(out / "journal.jsonl").read() for out in options.earlier]
     soaked = plan.count_soaked([record, *earlier])
     sources = {phase: _SOURCES.get(phase, ()) for phase in phases}
-    named = [each for phase in phases for each in _named(sources[phase], options)]
+    named = [named_source for phase in phases for named_source in _named(sources[phase], options)]
     # In one go: workers take a while to start.
     how = Draw(options.seed, _SMOKE_SHARE if options.smoke else options.share)
     drawn = plan.draw_all(named, how, options.jobs) if named else []
     plans: list[Plan] = []
     for phase in phases:
         # What was tried before and never done is a failure, and not to be tried again.
-        known = record.known(phase)
+        finished = record.known(phase)
         names = {source.name for source in sources[phase]}
         groups = [group for group in drawn if group.source in names]
         if phase == _PROGRAMS:
-            plans.append(plan.plan_programs(phase, _seeds(options), known))
+            plans.append(plan.plan_programs(phase, _seeds(options), finished))
         elif phase == _RISKY:  # its order is the manifest's
-            plans.append(plan.plan_variants(phase, groups, known))
+            plans.append(plan.plan_variants(phase, groups, finished))
         else:
-            plans.append(plan.plan_variants(phase, groups, known, soaked, options.seed))
+            plans.append(plan.plan_variants(phase, groups, finished, soaked, options.seed))
     return plans
 
 

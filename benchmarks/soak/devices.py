@@ -163,8 +163,8 @@ class GpuDevice:
 
 def _driver() -> str:
     """Return the version of the kernel's driver, as far as it is told."""
-    told = Path("/sys/module/nvidia/version")
-    return told.read_text().strip() if told.is_file() else "of unknown version"
+    version_file = Path("/sys/module/nvidia/version")
+    return version_file.read_text().strip() if version_file.is_file() else "of unknown version"
 
 
 class Emulator:

@@ -135,9 +135,9 @@ class Journal:
                 run = entry["run"]
                 record.runs.append(Run(**{**run, "kernels": tuple(run["kernels"])}))
             else:
-                done = entry["done"]
-                lists = {name: tuple(done.get(name, ())) for name in ("remarks", "passed_over")}
-                record.take(Outcome(**{**done, **lists}))
+                fields = entry["done"]
+                lists = {name: tuple(fields.get(name, ())) for name in ("remarks", "passed_over")}
+                record.take(Outcome(**{**fields, **lists}))
         return record
 
     def _entries(self) -> Iterator[dict[str, Any]]:

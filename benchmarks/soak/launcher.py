@@ -75,12 +75,12 @@ def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice, gpu: str
             task: tuple[Batch, int] | None = pipe.recv()
             if task is None:
                 return
-            batch, at = task
+            batch, index = task
             if batch.path != loaded:
                 cases, loaded = [], batch.path  # the former ones make room first
                 with batch.path.open("rb") as file:
                     cases = pickle.load(file)
-            outcome = _outcome(cases[at], device, pipe, journal, batch.phase)
+            outcome = _outcome(cases[index], device, pipe, journal, batch.phase)
             journal.finish(outcome)
             pipe.send(outcome)
             if outcome.status == "fault":
@@ -160,12 +160,12 @@ class Launcher:
 
     def run(self, batch: Batch) -> Iterator[Outcome]:
         """Yield what came of each case of a batch, none after a hang. Raises: NoLauncherError."""
-        for at in range(batch.start, batch.count):
+        for index in range(batch.start, batch.count):
             if self.place.hung is not None:
                 return
             self.open()
             started = time.monotonic()
-            outcome = self._run(batch, at)
+            outcome = self._run(batch, index)
             self.busy_seconds += time.monotonic() - started
             yield outcome
 
@@ -182,16 +182,16 @@ class Launcher:
             self._process.join(_STOP_SECONDS)
             self._kill()
 
-    def _run(self, batch: Batch, at: int) -> Outcome:
+    def _run(self, batch: Batch, index: int) -> Outcome:
         """Return what came of a case."""
-        told = Attempt(f"{batch.path.name}[{at}]", LOADING, batch.phase), ""
+        attempt = Attempt(f"{batch.path.name}[{index}]", LOADING, batch.phase), ""
         limit_seconds = self.limit_seconds
         try:
-            self._pipe.send((batch, at))
+            self._pipe.send((batch, index))
             while True:
                 # The process says what it tries next, or what came of the case.
                 if not self._pipe.poll(limit_seconds):
-                    hung = self._lost(told, "hang", f"no end after {limit_seconds:g} s")
+                    hung = self._lost(attempt, "hang", f"no end after {limit_seconds:g} s")
                     self.place.hung = self.place.hung or hung
                     self._kill()
                     return hung
@@ -200,19 +200,19 @@ class Launcher:
                     break
                 limit_seconds = _HOST_SECONDS if word == ON_HOST else self.limit_seconds
                 if isinstance(word, tuple):
-                    told = word
+                    attempt = word
         except (EOFError, ConnectionResetError, BrokenPipeError):
             self._process.join(_STOP_SECONDS)
             code = self._process.exitcode
             self._process = None
-            return self._lost(told, "lost", f"its process ended with code {code}")
+            return self._lost(attempt, "lost", f"its process ended with code {code}")
         if word.status == "fault":
             self._process.join(_STOP_SECONDS)
             self._kill()
         return word
 
-    def _lost(self, told: tuple[Attempt, str], status: Any, detail: str) -> Outcome:
-        attempt, command = told
+    def _lost(self, last_message: tuple[Attempt, str], status: Any, detail: str) -> Outcome:
+        attempt, command = last_message
         outcome = Outcome(
             attempt.case, attempt.phase, status, f"{attempt.launch}: {detail}", command, 1
         )

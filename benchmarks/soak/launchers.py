@@ -62,7 +62,7 @@ class Launchers:
     @property
     def hung(self) -> list[Outcome]:
         """The cases after which nothing is launched on their GPUs."""
-        return [place.hung for place in self.places if place.hung is not None]
+        return [gpu.hung for gpu in self.places if gpu.hung is not None]
 
     def open(self) -> None:
         """Start all processes, at once. Raises: NoLauncherError if a GPU is missing."""
@@ -84,14 +84,14 @@ class Launchers:
         Nothing is begun once it `is_late`, or the block is left by an exception.
         Raises: NoLauncherError.
         """
-        made = Launching(self.each, size, is_late, say)
+        launching = Launching(self.each, size, is_late, say)
         try:
-            yield made
+            yield launching
         except BaseException:
-            made.stop()
+            launching.stop()
             raise
         finally:
-            made.close()
+            launching.close()
 
 
 class Launching:
@@ -111,14 +111,18 @@ class Launching:
         self._returned: deque[Batch] = deque()  # begun on a GPU that hangs
         self._error: Exception | None = None
         self._is_stopped = False
-        self._threads = [threading.Thread(target=self._run, args=(each,)) for each in launchers]
+        self._threads = [
+            threading.Thread(target=self._run, args=(launcher,)) for launcher in launchers
+        ]
         for thread in self._threads:
             thread.start()
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is begun any more."""
-        return self._is_stopped or all(each.place.hung is not None for each in self._launchers)
+        return self._is_stopped or all(
+            launcher.place.hung is not None for launcher in self._launchers
+        )
 
     def stop(self) -> None:
         """Begin nothing any more."""
@@ -146,7 +150,9 @@ class Launching:
             raise self._error
         # What was begun on a GPU that hangs may have come back after all others had ended.
         while self._returned and not self.is_over:
-            launcher = next(each for each in self._launchers if each.place.hung is None)
+            launcher = next(
+                candidate for candidate in self._launchers if candidate.place.hung is None
+            )
             self._launch(launcher, self._returned.popleft())
 
     def _next(self) -> Batch | None:
@@ -171,15 +177,15 @@ class Launching:
         if self._is_late():
             self.stop()
             return
-        done = batch.start
+        num_done = batch.start
         for outcome in launcher.run(batch):
-            done += 1
+            num_done += 1
             with self._say_lock:
                 self._say(outcome)
             if self._is_late():
                 self.stop()
                 break
-        if done < batch.count:
-            self._returned.append(replace(batch, start=done))
+        if num_done < batch.count:
+            self._returned.append(replace(batch, start=num_done))
         else:
             batch.path.unlink(missing_ok=True)

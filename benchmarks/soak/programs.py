@@ -98,31 +98,31 @@ class ProgramCase:
 
     def _attempt(self, execute: Callable[[Sequence[Any]], None]) -> Try:
         def attempt() -> str:
-            given = {
+            arguments = {
                 name: _guarded(value) if isinstance(value, np.ndarray) else value
                 for name, value in self.program.make().items()
             }
-            execute([_argument(each, given) for each in self.passed])
-            return self._problem(given)
+            execute([_argument(param, arguments) for param in self.passed])
+            return self._problem(arguments)
 
         return attempt
 
-    def _problem(self, given: Mapping[str, Array | int]) -> str:
+    def _problem(self, arguments: Mapping[str, Array | int]) -> str:
         """Return what is wrong with what a launch left, "" if nothing is."""
         for argument in self.program.arguments:
-            array = given[argument.name]
+            array = arguments[argument.name]
             if isinstance(argument, Scalar):
                 continue
             assert isinstance(array, np.ndarray)
-            got, is_whole = _unguarded(array)
+            actual, is_whole = _unguarded(array)
             if not is_whole:
                 return f"writes beyond {argument.name}"
             want = self.expected[argument.name]
-            wrong = differences(argument, want, got)
+            wrong = differences(argument, want, actual)
             if wrong.size:
-                at = int(wrong[0])
+                index = int(wrong[0])
                 return (
-                    f"{argument.name}[{at}] is {got[at]!r}, expected {want[at]!r}; "
+                    f"{argument.name}[{index}] is {actual[index]!r}, expected {want[index]!r}; "
                     f"{wrong.size} of {want.size} differ"
                 )
         return ""
@@ -154,15 +154,15 @@ def _unguarded(array: Array) -> tuple[Array, bool]:
     return room[_GUARD_BYTES:-_GUARD_BYTES].view(array.dtype), bool((guards == _GUARD).all())
 
 
-def _argument(passed: Passed, given: Mapping[str, Array | int]) -> Any:
+def _argument(passed: Passed, arguments: Mapping[str, Array | int]) -> Any:
     if isinstance(passed, int):
         return passed
     if isinstance(passed, str):
-        return given[passed]
+        return arguments[passed]
     if isinstance(passed, np.ndarray):
         return passed.copy()
     name, tensor = passed
-    array = given[name]
+    array = arguments[name]
     assert isinstance(array, np.ndarray)
     return replace(tensor, array=array)
 
@@ -191,19 +191,19 @@ def is_long(name: str) -> bool:
 
 def prepare(seeds: Sequence[int], settings: Settings, phase: str) -> Prepared:
     """Make the programs of some seeds, compile and interpret them."""
-    made = Prepared([], [])
+    prepared = Prepared([], [])
     for seed in seeds:
         name, command = name_of(seed), f"python -m benchmarks.soak programs --seeds {seed}"
         try:
             with time_limit(settings.limit_seconds):
-                made.cases.append(_case(seed, name, command, settings))
+                prepared.cases.append(_case(seed, name, command, settings))
         except CompileError as error:
-            made.outcomes.append(Outcome(name, phase, "refused", error.render()))
+            prepared.outcomes.append(Outcome(name, phase, "refused", error.render()))
         except Exception as error:  # noqa: BLE001 - a bug of any type is a finding
             detail = f"making it ready: {type(error).__name__}: {error}"
             command = f"python tests/fuzz/run.py --only {seed}"
-            made.outcomes.append(Outcome(name, phase, "error", detail, command))
-    return made
+            prepared.outcomes.append(Outcome(name, phase, "error", detail, command))
+    return prepared
 
 
 def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase:
@@ -235,7 +235,7 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
         assembly.cubin if assembly is not None else b"",
         ptx if settings.emulates else "",
         launch.ctas(kernel, program.grid),
-        tuple(_passed(each, names) for each in passed),
+        tuple(_passed(param, names) for param in passed),
         {name: _whole(value) for name, value in expected.items() if isinstance(value, np.ndarray)},
         remarks,
         settings.repeats,
@@ -255,20 +255,20 @@ def _check_rows(kernel: Kernel, passed: Sequence[Any]) -> None:
                 raise CompileError(f"rows of {row_bytes} bytes, which launchers refuse")
 
 
-def _is_allowed(kernel: Kernel, program: Program, given: launch.Given) -> bool:
+def _is_allowed(kernel: Kernel, program: Program, arguments: launch.Given) -> bool:
     if kernel.scratch_bytes and not keeps_promises(program):
         return False
-    return launch.is_allowed(kernel, given)
+    return launch.is_allowed(kernel, arguments)
 
 
 def _scheduled(
-    program: Program, tile_ir: Kernel, given: launch.Given
+    program: Program, tile_ir: Kernel, arguments: launch.Given
 ) -> tuple[Kernel, tuple[str, ...]]:
     """Return the gpu IR that a launcher would choose for the program's launch."""
     for map_pointers in dict.fromkeys((program.map_pointers, False)):
         schedule = Schedule(TARGETS[TARGET], program.config, map_pointers=map_pointers)
         kernel = schedule_kernel(tile_ir, schedule)
-        if not map_pointers or _is_allowed(kernel, program, given):
+        if not map_pointers or _is_allowed(kernel, program, arguments):
             return kernel, tuple(schedule.remarks)
     raise AssertionError
 

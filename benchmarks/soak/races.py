@@ -65,8 +65,8 @@ def count_unjudged(output: str, sass_of: Mapping[str, Callable[[], str]]) -> int
 
 def _is_copy(sass: str, function: str, address: int) -> bool:
     return any(
-        each.address == address and each.name in ISSUED_ONCE
-        for found in parse(sass)
-        if found.name == function
-        for each in found.instructions
+        instruction.address == address and instruction.name in ISSUED_ONCE
+        for function_sass in parse(sass)
+        if function_sass.name == function
+        for instruction in function_sass.instructions
     )

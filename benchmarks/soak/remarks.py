@@ -47,10 +47,10 @@ def texts(folder: Path | None = None) -> tuple[Text, ...]:
     )
 
 
-def never_seen(seen: Iterable[str], known: Iterable[Text]) -> list[Text]:
+def never_seen(seen: Iterable[str], texts: Iterable[Text]) -> list[Text]:
     """Return the texts that are part of none of the remarks."""
     kinds = {without_numbers(remark) for remark in seen}
-    return [text for text in known if not any(map(text.pattern().search, kinds))]
+    return [text for text in texts if not any(map(text.pattern().search, kinds))]
 
 
 def without_numbers(remark: str) -> str:

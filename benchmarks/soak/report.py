@@ -119,10 +119,10 @@ _COLUMNS = (
 )
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(figures: Mapping[str, Any]) -> str:
     """Return the figures in lines of text: a row a phase, then what failed."""
     rows = [("phase", *(name.replace("_", " ") for name in _COLUMNS), "launcher s", "worker s")]
-    for phase, counts in found["phases"].items():
+    for phase, counts in figures["phases"].items():
         cells = {**counts, "failed": sum(counts[status] for status in FAILURES)}
         numbers = [f"{cells[name]:,}" for name in _COLUMNS]
         seconds = f"{counts['launcher_seconds']:.0f}", f"{counts['worker_seconds']:.0f}"
@@ -130,41 +130,41 @@ def table(found: Mapping[str, Any]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
-            cell.rjust(width) if at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if position else cell.ljust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
     ]
-    kernels = found["kernels"]
+    kernels = figures["kernels"]
     lines.append(
         f"\nvariants of {kernels['launched']:,} of {kernels['planned']:,} kernels launched"
     )
     lines += _few([f"no variant of {kernel}" for kernel in kernels["never"]])
-    never = found["remarks"]["never"]
-    seen = len(found["remarks"]["seen"])
+    never = figures["remarks"]["never"]
+    seen = len(figures["remarks"]["seen"])
     lines.append(f"\n{seen} kinds of remarks seen; {len(never)} texts of the schedule never")
     lines += _few(never)
-    lines += _failed(found["failures"])
+    lines += _failed(figures["failures"])
     lines.append(
-        f"\n{', '.join(found['devices'])}; {', '.join(found['dates'])}; {found['seconds']:.0f} s; "
-        f"{found['launchers']} launchers, busy for {found['launcher_seconds']:.0f} s in all; "
-        f"{found['jobs']} workers"
+        f"\n{', '.join(figures['devices'])}; {', '.join(figures['dates'])}; {figures['seconds']:.0f} s; "
+        f"{figures['launchers']} launchers, busy for {figures['launcher_seconds']:.0f} s in all; "
+        f"{figures['jobs']} workers"
     )
-    lines.append(_totals(found))
+    lines.append(_totals(figures))
     return "\n".join(lines)
 
 
-def _totals(found: Mapping[str, Any]) -> str:
-    phases: Mapping[str, Any] = found["phases"]
+def _totals(figures: Mapping[str, Any]) -> str:
+    phases: Mapping[str, Any] = figures["phases"]
     failed = sum(counts[status] for counts in phases.values() for status in FAILURES)
     core_seconds = sum(counts["worker_seconds"] for counts in phases.values())
-    each = ", ".join(
+    by_phase = ", ".join(
         f"{counts['worker_seconds']:,.0f} of {phase}" for phase, counts in phases.items()
     )
     run = ", ".join(f"{counts['run']:,} {phase}" for phase, counts in phases.items())
     return (
-        f"in all: launched {run} ({found['long_programs']:,} programs long); {failed:,} failed; "
-        f"{core_seconds:,.0f} core-seconds of workers ({each})"
+        f"in all: launched {run} ({figures['long_programs']:,} programs long); {failed:,} failed; "
+        f"{core_seconds:,.0f} core-seconds of workers ({by_phase})"
     )
 
 
@@ -187,8 +187,8 @@ def _failed(failures: Sequence[Mapping[str, str]]) -> list[str]:
     return lines
 
 
-def is_green(found: Mapping[str, Any]) -> bool:
+def is_green(figures: Mapping[str, Any]) -> bool:
     """Whether, by all figures, nothing failed and everything that was planned was reached."""
-    return not found["failures"] and all(
-        not phase["not_reached"] for phase in found["phases"].values()
+    return not figures["failures"] and all(
+        not phase["not_reached"] for phase in figures["phases"].values()
     )

@@ -90,29 +90,31 @@ def ready(groups: Sequence[Group], settings: Settings, jobs: int) -> tuple[list[
     work = partial(prepare, settings=settings, phase="sanitize")
     cases: list[VariantCase] = []
     num_failed = 0
-    for done in run_all([Job(group.label, group) for group in groups], work, jobs):
-        if isinstance(done.result, Failure):
-            print(f"{done.task.label}: {done.result.report}")
+    for job in run_all([Job(group.label, group) for group in groups], work, jobs):
+        if isinstance(job.result, Failure):
+            print(f"{job.task.label}: {job.result.report}")
             num_failed += 1
             continue
-        made: Prepared = done.result
-        cases += [_shortened(case) for case in made.cases]
-        for outcome in made.outcomes:
+        prepared: Prepared = job.result
+        cases += [_shortened(case) for case in prepared.cases]
+        for outcome in prepared.outcomes:
             print(f"{outcome.case}: {outcome.status}: {outcome.detail.splitlines()[0]}")
             num_failed += outcome.is_failure
     return sorted(cases, key=lambda case: case.name), num_failed
 
 
 def _shortened(case: VariantCase) -> VariantCase:
-    members = tuple(replace(each, references=_few(each.references)) for each in case.members)
+    members = tuple(replace(member, references=_few(member.references)) for member in case.members)
     return replace(case, members=members)
 
 
 def _few(references: Sequence[Reference]) -> tuple[Reference, ...]:
     """Return the launches to make: those that show most, of buffers that are not huge."""
-    small = [each for each in references if _size(each) <= _MAX_BYTES]
-    wanted = [each for name in _LAUNCHES for each in small if each.launch.label == name]
-    return tuple(wanted[:_PER_VARIANT] or small[:1])
+    small = [reference for reference in references if _size(reference) <= _MAX_BYTES]
+    labelled = [
+        reference for name in _LAUNCHES for reference in small if reference.launch.label == name
+    ]
+    return tuple(labelled[:_PER_VARIANT] or small[:1])
 
 
 def _size(reference: Reference) -> int:
@@ -177,7 +179,7 @@ def run_tools(
                 cwd=ROOT,
                 start_new_session=True,
             )
-    said: list[Said] = []
+    reports: list[Said] = []
     for tool, process in running.items():
         status: int | None = None
         try:
@@ -186,9 +188,9 @@ def run_tools(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         output = (out / f"{tool}.txt").read_text(errors="replace")
-        found = _SUMMARY.findall(output)
-        said.append(Said(tool, found[-1] if found else "", output, status))
-    return said
+        summaries = _SUMMARY.findall(output)
+        reports.append(Said(tool, summaries[-1] if summaries else "", output, status))
+    return reports
 
 
 def sanitized(sanitizer: str, path: Path, tool: str) -> list[str]:
@@ -217,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups = select([Source(path, 1) for path in sources], options.seed)
     # Of each manifest some, whatever the number.
     count = min(options.kernels, len(groups))
-    groups = [groups[at * len(groups) // count] for at in range(count)]
+    groups = [groups[index * len(groups) // count] for index in range(count)]
     settings = Settings(seed=options.seed, repeats=1)
     cases, num_failed = ready(groups, settings, options.jobs)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -228,19 +230,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.tools, partial(sanitized, sanitizer, path), options.out, options.seconds
     )
     sass_of = {case.name: partial(_sass, case) for case in cases}
-    tools = [replace(each, num_unjudged=count_unjudged(each.output, sass_of)) for each in tools]
-    for said in tools:
-        ended = "did not end in time" if said.status is None else f"status {said.status}"
-        unjudged = f", {said.num_unjudged} of stages that are filled again" * bool(
-            said.num_unjudged
+    tools = [
+        replace(report, num_unjudged=count_unjudged(report.output, sass_of)) for report in tools
+    ]
+    for tool_report in tools:
+        ended = (
+            "did not end in time" if tool_report.status is None else f"status {tool_report.status}"
         )
-        print(f"{said.tool}: {said.summary or 'no summary'} ({ended}{unjudged})")
-        if not said.is_clean:
-            print("\n".join(said.output.splitlines()[-_SHOWN_LINES:]))
+        unjudged = f", {tool_report.num_unjudged} of stages that are filled again" * bool(
+            tool_report.num_unjudged
+        )
+        print(f"{tool_report.tool}: {tool_report.summary or 'no summary'} ({ended}{unjudged})")
+        if not tool_report.is_clean:
+            print("\n".join(tool_report.output.splitlines()[-_SHOWN_LINES:]))
     print(f"{time.monotonic() - start:5.0f} s")
-    if any(said.status == _NO_GPU for said in tools):
+    if any(tool_report.status == _NO_GPU for tool_report in tools):
         return _NO_GPU
-    return int(num_failed > 0 or not cases or not all(said.is_clean for said in tools))
+    return int(
+        num_failed > 0 or not cases or not all(tool_report.is_clean for tool_report in tools)
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

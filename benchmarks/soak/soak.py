@@ -67,11 +67,15 @@ class Work:
     def __call__(self, numbered: tuple[int, Task]) -> Ready:
         """Do one job."""
         number, task = numbered
-        made = self.prepare[task.phase](task.content)
-        is_held = [task.phase in self.held or case.is_risky for case in made.cases]
+        prepared = self.prepare[task.phase](task.content)
+        is_held = [task.phase in self.held or case.is_risky for case in prepared.cases]
         parts = [
-            [case for case, held in zip(made.cases, is_held, strict=True) if held == which]
-            for which in (False, True)
+            [
+                case
+                for case, is_case_held in zip(prepared.cases, is_held, strict=True)
+                if is_case_held == held_back
+            ]
+            for held_back in (False, True)
         ]
         # Their order is that of the jobs.
         names = (f"{number:06}.now", f"{number:06}.held")
@@ -79,7 +83,7 @@ class Work:
             write_batch(task.phase, self.folder / f"{task.phase}.{name}", cases) if cases else None
             for name, cases in zip(names, parts, strict=True)
         ]
-        return Ready(made.outcomes, *batches)
+        return Ready(prepared.outcomes, *batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +114,20 @@ def run_jobs(
     take are added to `spent`, by phase.
     Raises: NoLauncherError.
     """
-    numbered = [Job(job.label, (at, job.request)) for at, job in enumerate(jobs)]
-    held: list[Batch] = []
+    numbered = [Job(job.label, (number, job.request)) for number, job in enumerate(jobs)]
+    held_batches: list[Batch] = []
 
     def is_late() -> bool:
         left = limits.deadline - time.monotonic()
-        return left < limits.reserve(sum(batch.count for batch in held))
+        return left < limits.reserve(sum(batch.count for batch in held_batches))
 
-    made = run_all(numbered, work, limits.num_workers)
+    finished_jobs = run_all(numbered, work, limits.num_workers)
     with launchers.launching(2 * limits.num_workers, is_late, say) as launching:
         try:
-            for done in made:
-                ready, phase = done.result, done.task.request[1].phase
+            for finished_job in finished_jobs:
+                ready, phase = finished_job.result, finished_job.task.request[1].phase
                 if spent is not None:
-                    spent[phase] = spent.get(phase, 0.0) + done.seconds
+                    spent[phase] = spent.get(phase, 0.0) + finished_job.seconds
                 if isinstance(ready, Failure):
                     detail = f"making it ready: {ready.report}"
                     ready = Ready([Outcome(ready.label, phase, "error", detail)])
@@ -133,17 +137,17 @@ def run_jobs(
                 if ready.batch is not None:
                     launching.put(ready.batch)
                 if ready.held is not None:
-                    held.append(ready.held)
+                    held_batches.append(ready.held)
                 if launching.is_over or is_late():
                     break
         finally:
-            made.close()
+            finished_jobs.close()
     phases = list(work.prepare)
-    return sorted(held, key=lambda batch: (phases.index(batch.phase), batch.path))
+    return sorted(held_batches, key=lambda batch: (phases.index(batch.phase), batch.path))
 
 
-def run_held(held: Sequence[Batch], launchers: Launchers, deadline: float, say: Say) -> None:
+def run_held(batches: Sequence[Batch], launchers: Launchers, deadline: float, say: Say) -> None:
     """Launch what was held back, in order, until the deadline or every GPU hangs."""
     with launchers.launching(1, lambda: time.monotonic() > deadline, say) as launching:
-        for batch in held:
+        for batch in batches:
             launching.put(batch)

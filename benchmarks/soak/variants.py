@@ -126,7 +126,8 @@ def draw(named: tuple[Source, str], how: Draw) -> list[Group]:
     limit = max(1, round(min(len(subjects), source.per_kernel) * how.share))
     chooser = random.Random(f"{how.seed} {source.name} {name}")
     return [
-        Group(source.name, tuple(map(_alone, each))) for each in sample(subjects, limit, chooser)
+        Group(source.name, tuple(map(_alone, subjects_of)))
+        for subjects_of in sample(subjects, limit, chooser)
     ]
 
 
@@ -137,10 +138,10 @@ def select(
 
     Raises: DiagnosticError if a manifest is wrong.
     """
-    found: list[Group] = []
+    groups: list[Group] = []
     for named in named_kernels(sources, kernels):
-        found += draw(named, Draw(seed, share))
-    return found
+        groups += draw(named, Draw(seed, share))
+    return groups
 
 
 def named_kernels(
@@ -168,13 +169,13 @@ def sample(
     chooser.shuffle(ordered)
     for group in ordered:
         chooser.shuffle(group)
-    taken: list[list[Subject]] = []
+    sampled: list[list[Subject]] = []
     for group in ordered:
-        taken.append(group[: min(per_group, limit)])
-        limit -= len(taken[-1])
+        sampled.append(group[: min(per_group, limit)])
+        limit -= len(sampled[-1])
         if not limit:
             break
-    return taken
+    return sampled
 
 
 def _without_config(subject: Subject) -> CompileRequest:
@@ -237,18 +238,18 @@ def _attempt(execute: Execute, reference: Reference, tolerance: float) -> Try:
     right: dict[str, Bytes] = {}
 
     def attempt() -> str:
-        done = execute(reference)
+        execution = execute(reference)
         for name, buffer in reference.buffers.items():
-            got = done.buffers[name]
-            if name in right and np.array_equal(right[name], got):
+            actual = execution.buffers[name]
+            if name in right and np.array_equal(right[name], actual):
                 continue
-            found = compare(buffer, got, tolerance)
-            if found is not None:
+            problem = compare(buffer, actual, tolerance)
+            if problem is not None:
                 return (
-                    f"{name}[{found.index}] is {found.actual}, expected {found.expected} within "
-                    f"{found.bound:.3g}; {found.num_wrong} of {found.num_written} {found.reason}"
+                    f"{name}[{problem.index}] is {problem.actual}, expected {problem.expected} within "
+                    f"{problem.bound:.3g}; {problem.num_wrong} of {problem.num_written} {problem.reason}"
                 ).rstrip()
-            right[name] = got
+            right[name] = actual
         return ""
 
     return attempt
@@ -289,24 +290,24 @@ def prepare(group: Group, settings: Settings, phase: str) -> Prepared:
         builder = _Builder(subject, settings)
         try:
             with time_limit(settings.limit_seconds):
-                found = builder.case(name, command, shared)
+                case = builder.case(name, command, shared)
         except TimeoutError as error:
-            found = Outcome(name, phase, "error", f"making it ready: {error}", command)
+            case = Outcome(name, phase, "error", f"making it ready: {error}", command)
         except CompileError as error:
-            found = Outcome(name, phase, "refused", error.render())
+            case = Outcome(name, phase, "refused", error.render())
         except DiagnosticError as error:
-            found = Outcome(name, phase, "dropped", error.render())
+            case = Outcome(name, phase, "dropped", error.render())
         except Exception as error:  # noqa: BLE001 - a bug of any type is a finding
             detail = f"making it ready: {type(error).__name__}: {error}"
-            found = Outcome(name, phase, "error", detail, command)
-        if isinstance(found, VariantCase) and not settings.interprets:
-            found = Outcome(name, phase, "built", remarks=found.remarks)
-        if isinstance(found, str):
-            found = Outcome(name, phase, "dropped", found, remarks=builder.remarks)
-        if isinstance(found, Outcome):
-            outcomes.append(found)
+            case = Outcome(name, phase, "error", detail, command)
+        if isinstance(case, VariantCase) and not settings.interprets:
+            case = Outcome(name, phase, "built", remarks=case.remarks)
+        if isinstance(case, str):
+            case = Outcome(name, phase, "dropped", case, remarks=builder.remarks)
+        if isinstance(case, Outcome):
+            outcomes.append(case)
         else:
-            cases.append(found)
+            cases.append(case)
     return Prepared(cases, outcomes)
 
 
@@ -334,8 +335,12 @@ class _Builder:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What the compiler says of the kernels."""
-        lines = [line for each in self._compiled.values() for line in each.metadata.remarks]
-        lines += [line for each in self._compiled.values() for line in each.metadata.ptxas_warnings]
+        lines = [line for compiled in self._compiled.values() for line in compiled.metadata.remarks]
+        lines += [
+            line
+            for compiled in self._compiled.values()
+            for line in compiled.metadata.ptxas_warnings
+        ]
         return tuple(dict.fromkeys(lines))
 
     def case(
@@ -363,14 +368,18 @@ class _Builder:
             alone = replace(record, variants=(variant,))
             content = archives.encode(Archive("soak", "0.0.0", (alone,)))
             label = member_label("", variant.condition).strip()
-            found = references.get(variant.condition, ())
+            member_references = references.get(variant.condition, ())
             ptx = self._ptx(variant.condition) if self._settings.emulates else None
-            members.append(Member(f"{label}: " if label else "", alone, content, found, ptx))
+            members.append(
+                Member(f"{label}: " if label else "", alone, content, member_references, ptx)
+            )
         if self._settings.interprets and not any(member.references for member in members):
             return "no launch of it can be compared"
         # What launches need of it is little.
         bare = replace(subject, expanded=None, request=None, grid=(), guards=())
-        is_risky = any(map(risk.is_risky, (each.asm["ptx"] for each in self._compiled.values())))
+        is_risky = any(
+            map(risk.is_risky, (compiled.asm["ptx"] for compiled in self._compiled.values()))
+        )
         return VariantCase(
             *(name, command, bare, tuple(members), self.remarks, self._settings.repeats),
             is_risky=is_risky,
@@ -378,10 +387,10 @@ class _Builder:
 
     def _compile(self, request: CompileRequest) -> CompiledKernel:
         if request not in self._compiled:
-            made = compile_kernel(request, keep_asm=True)
-            if fault := made.metadata.wgmma_hazard or made.metadata.ptxas_crash:
+            compiled = compile_kernel(request, keep_asm=True)
+            if fault := compiled.metadata.wgmma_hazard or compiled.metadata.ptxas_crash:
                 raise IRError(fault)
-            self._compiled[request] = made
+            self._compiled[request] = compiled
         return self._compiled[request]
 
     def _to_ptx(self, request: CompileRequest) -> PtxKernel:
@@ -399,10 +408,10 @@ class _Builder:
 
     def _references(self) -> References:
         """Interpret: `aotc verify`, of a kernel that does exactly as it should."""
-        found: dict[Expression | None, list[Reference]] = {}
+        by_condition: dict[Expression | None, list[Reference]] = {}
 
         def execute(condition: Expression | None) -> Execute:
-            references = found.setdefault(condition, [])
+            references = by_condition.setdefault(condition, [])
 
             def run(reference: Reference) -> Execution:
                 references.append(reference)
@@ -412,13 +421,13 @@ class _Builder:
 
         options = VerifyOptions(self._settings.seed, is_compared_later=True)
         verify_variant(self._subject, options, self._to_ptx, execute)
-        return tuple((condition, tuple(each)) for condition, each in found.items())
+        return tuple((condition, tuple(listed)) for condition, listed in by_condition.items())
 
     def _key(self) -> tuple[object, ...]:
         """Return all that references depend on: see `aotc.verify.checks.reference` and `.launches`."""
         subject = self._subject
-        tile_ir = tuple(_HEAD.sub("", each.asm["tile"]) for each in self._compiled.values())
-        guards = tuple(each.metadata.guards for each in self._compiled.values())
+        tile_ir = tuple(_HEAD.sub("", compiled.asm["tile"]) for compiled in self._compiled.values())
+        guards = tuple(compiled.metadata.guards for compiled in self._compiled.values())
         roots = (*subject.grid, *subject.guards, *_expressions(subject))
         named = {name for root in roots for name in expression.free_names(root)}
         values = {n: v for n, v in subject.values.items() if n not in CONFIG_KEYS or n in named}
@@ -431,8 +440,8 @@ _HEAD = re.compile(r"(?<=[{ ])(num_warps|num_ctas|maxnreg) = \d+(?=.* \{\n)")
 
 def _expressions(subject: Subject) -> Iterable[Expression]:
     spec = subject.spec
-    for each in (*spec.expressions.values(), *(spec.grid or ())):
-        yield each.root
+    for tree in (*spec.expressions.values(), *(spec.grid or ())):
+        yield tree.root
     for limits in spec.ranges.values():
         for end in (limits.low, limits.high):
             if not isinstance(end, int | float):

@@ -173,10 +173,10 @@ class _OnCpu(torch.overrides.TorchFunctionMode):
             words["device"] = "cpu"
         if getattr(func, "__name__", "") == "cuda":
             return args[0]
-        moved = tuple(
+        cpu_args = tuple(
             "cpu" if isinstance(item, str) and item.startswith("cuda") else item for item in args
         )
-        return func(*moved, **words)
+        return func(*cpu_args, **words)
 
 
 # ---- a launch ----------------------------------------------------------------------------------

@@ -34,11 +34,13 @@ def test_stages_and_passes_are_reported(
         "ptxas",
     ]  # and all but the last two
     name, *cells = row.split()
-    *each, others = map(float, cells)
+    *stage_ms, other_ms = map(float, cells)
     assert name == "vector_add"
     stages = ["import", *stages]
-    ours = sum(ms for stage, ms in zip(stages, each, strict=True) if stage not in ("llvm", "ptxas"))
-    assert others == pytest.approx(ours, abs=0.1 * len(each))
+    ours = sum(
+        ms for stage, ms in zip(stages, stage_ms, strict=True) if stage not in ("llvm", "ptxas")
+    )
+    assert other_ms == pytest.approx(ours, abs=0.1 * len(stage_ms))
     assert len(passes.split()) == 4
 
 

@@ -130,6 +130,6 @@ def test_every_kernel_of_the_grid_has_configs_of_either_compiler(
     tables = triton.kernels()
     for kernel in MANIFEST.kernels:
         assert len(expand(kernel, [TARGETS["sm_90a"]], autotune_configs).variants) > 2
-        given = {*tables[kernel.name]["signature"], *tables[kernel.name].get("constants", {})}
+        params = {*tables[kernel.name]["signature"], *tables[kernel.name].get("constants", {})}
         for config in triton.CONFIGS[kernel.name]:
-            assert missing_constexpr(kernel.function, given | set(config)) is None, config
+            assert missing_constexpr(kernel.function, params | set(config)) is None, config

@@ -42,12 +42,12 @@ def gathered_sums_kernel(
     """Store the sum of `n` elements of a table of `size`, found in some way through indices."""
     cols = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
-    at = 0
+    row = 0
     for start in range(0, n, BLOCK):
         mask = start + cols < n
         if WAY == "chased":
-            at = tl.load(index_ptr + at)
-            total += tl.load(table_ptr + at + cols, mask=mask, other=0.0)
+            row = tl.load(index_ptr + row)
+            total += tl.load(table_ptr + row + cols, mask=mask, other=0.0)
         elif WAY == "reduced":
             index = tl.load(index_ptr + start + cols, mask=mask, other=0)
             total += tl.load(table_ptr + tl.max(index, axis=0) + cols, mask=mask, other=0.0)
@@ -89,8 +89,8 @@ def dot_sums_kernel(
         if WAY == "summed":
             b = (b + tl.sum(b.to(tl.float32), axis=1)[:, None]).to(b.dtype)
         acc = tl.dot(a, b, acc)
-    at = m.to(tl.int64)[:, None] * stride_out + n[None, :]
-    tl.store(out_ptr + at, acc, mask=(m < M)[:, None] & (n < N)[None, :])
+    offsets = m.to(tl.int64)[:, None] * stride_out + n[None, :]
+    tl.store(out_ptr + offsets, acc, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
 @triton.jit
@@ -132,10 +132,10 @@ def made_ways_kernel(
         rows = M if WAY == "loaded" else M - m
         x = tl.make_tensor_descriptor(base, [rows, N], [N, 1], [BLOCK_M, BLOCK_N])
         block = x.load([m if WAY == "loaded" else 0, column])
-        at = (m + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None] * N + column
+        offsets = (m + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None] * N + column
         n = tl.arange(0, BLOCK_N)[None, :]
         mask = (m + tl.arange(0, BLOCK_M) < M)[:, None] & (column + n < N)
-        tl.store(out_ptr + at + n, block, mask=mask)
+        tl.store(out_ptr + offsets + n, block, mask=mask)
 
 
 @triton.jit
@@ -185,8 +185,8 @@ def split_ways_kernel(
     """Write a tile for each program, after what the CTAs of a cluster may not share."""
     m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     start = tl.program_id(0) * BLOCK_M * BLOCK_N
-    at = start + m[:, None] * BLOCK_N + n[None, :]
-    x = tl.load(x_ptr + at)
+    offsets = start + m[:, None] * BLOCK_N + n[None, :]
+    x = tl.load(x_ptr + offsets)
     if WAY == "scan":
         x = tl.cumsum(tl.cumsum(x, axis=0), axis=1)
     elif WAY == "sorted":
@@ -195,8 +195,8 @@ def split_ways_kernel(
         for _ in range(3):
             x = x + x.T
     elif WAY == "counted":
-        x += tl.atomic_add(out_ptr + at, x, sem="relaxed")
-    tl.store(out_ptr + at, x)
+        x += tl.atomic_add(out_ptr + offsets, x, sem="relaxed")
+    tl.store(out_ptr + offsets, x)
 
 
 @triton.jit

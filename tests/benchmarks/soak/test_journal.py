@@ -12,10 +12,10 @@ def test_what_is_finished_is_known_and_not_open(tmp_path: Path) -> None:
     journal.tell(Attempt("a", "over", "variants"))
     journal.tell(Attempt("b", "over", "variants"))
     journal.tell(Attempt("b", "under", "variants"))
-    done = Outcome("a", "variants", "wrong", "1 is not 2", "run a", 1, 0.5, ("a remark",))
-    journal.finish(done)
+    outcome = Outcome("a", "variants", "wrong", "1 is not 2", "run a", 1, 0.5, ("a remark",))
+    journal.finish(outcome)
     record = journal.read()
-    assert list(record.outcomes.values()) == [done]
+    assert list(record.outcomes.values()) == [outcome]
     assert list(record.open.values()) == [Attempt("b", "under", "variants")]
     assert record.known("variants") == {"a", "b"}
 
