@@ -1,16 +1,16 @@
-"""How long an archive of many variants takes to write and to open, and a kernel of it to be made ready.
+"""Time to write and open an archive of many variants, and to load one of its kernels.
 
     aotc build kernels/serving.toml -o dist
     python -m benchmarks.archive_scale dist/serving.aotc [--variants 10000] [--device 0] [--keep FILE]
 
-The archive is made of the variants of others: their kernels again and again under new names, each cubin
-with a number of its own in it, so that no two are equal and each compresses as real ones do. Then:
+The archive repeats the variants of other archives under new names. Each cubin carries its own
+number, so no two are equal and each compresses as real ones do. Then:
 
-- writing: `archive.write`, checks and compression included, and how much memory it takes at most;
-- opening, by the C library: header and root, and what a first question about one kernel adds;
-- loading one kernel, open to ready, beside what a program without archives does: `cuLibraryLoadData`,
-  `cuLibraryGetKernel` and `cuFuncLoad` for the same cubins. Without `--device` by the tests' fake driver,
-  which loads nothing, so that the two differ by all that an archive costs; with it on a GPU.
+- writing: `archive.write` with checks and compression, and its peak memory;
+- opening, by the C library: header and root, and the cost of a first query about one kernel;
+- loading one kernel, from open to ready, beside the calls of a program without archives:
+  `cuLibraryLoadData`, `cuLibraryGetKernel` and `cuFuncLoad` for the same cubins. Without `--device`
+  this uses the tests' fake driver, which loads nothing, so the difference is the archive's whole cost.
 
 Each figure is the shortest of several runs, with the file in the page cache.
 """
@@ -40,7 +40,7 @@ _TARGET = "sm_90a"
 
 
 def _numbered(variant: Variant, number: int) -> Variant:
-    """Return a variant whose cubin has a number in it: in the last bytes of its code."""
+    """Return a variant with a number in the last bytes of its cubin's code."""
     cubin = bytearray(variant.cubin)
     end = _end_of_code(variant.cubin, variant.symbol)
     struct.pack_into("<Q", cubin, end - 16, number)
@@ -48,7 +48,7 @@ def _numbered(variant: Variant, number: int) -> Variant:
 
 
 def _end_of_code(cubin: bytes, symbol: str) -> int:
-    """Return where the section `.text.SYMBOL` ends: with padding that is never executed."""
+    """Return the end of section `.text.SYMBOL`: its padding is never executed."""
     (table,) = struct.unpack_from("<Q", cubin, 40)
     count, names = struct.unpack_from("<HH", cubin, 60)
     sections = [struct.unpack_from("<IIQQQQ", cubin, table + 64 * index) for index in range(count)]
@@ -90,7 +90,7 @@ def _shortest(act: Callable[[], object], runs: int = _RUNS) -> float:
 
 
 class _Bare:
-    """What a program that has the cubins does: load each, find the function, load its code."""
+    """Driver calls of a program with its own cubins: load, find the function, load its code."""
 
     def __init__(self, driver: str) -> None:
         self.find = ctypes.CDLL(driver).cuGetProcAddress_v2

@@ -3,11 +3,11 @@
     aotc build benchmarks/attention.toml -o dist
     python benchmarks/attention.py dist/attention.aotc [--work d128 d192 …] [--no-triton] [--json FILE]
 
-aotc and Triton compile the same source file; cuDNN comes with torch, which may not take a shape to it: then
-the peer is what torch takes. aotc first picks its best
-configuration of the archive and Triton its best of `TRITON_CONFIGS`, then the best ones and cuDNN run
-in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
-timed, on rows of some heads. Data are random.
+aotc and Triton compile the same source file; cuDNN comes with torch. Where torch does not run a
+shape on cuDNN, its own choice is the peer. aotc picks its fastest configuration of the archive,
+Triton its fastest of `TRITON_CONFIGS`. Then these and cuDNN run in turn, and medians of rounds
+are compared. Every configuration is checked against float64 on rows of some heads before it is
+timed. Data are random.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """What rows call it."""
+        """Name in result rows."""
         kind = "causal" if self.causal else "full"
         heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
         features = f"{self.dim}/{self.value_dim}" if self.value_dim else f"{self.dim}"
@@ -76,7 +76,7 @@ class Shape:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations; those of masked scores do not count."""
+        """Floating-point operations, without masked scores."""
         whole = 2.0 * self.batch * self.heads * self.length**2 * sum(self.features)
         return whole / 2 if self.causal else whole
 
@@ -130,7 +130,7 @@ class Tensors:
         return scores.softmax(-1) @ v.double()
 
     def wrong(self, launch: Launch) -> float:
-        """Return the error of a launch as a multiple of what is tolerated."""
+        """Return the error of a launch as a multiple of the tolerance."""
         import torch
 
         self.out.fill_(float("nan"))
@@ -166,7 +166,7 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
-    """Yield each of Triton's configurations that it compiles."""
+    """Yield the configurations of Triton's that compile."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     shape = tensors.shape
@@ -210,7 +210,7 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
 
 
 def cudnn_launch(tensors: Tensors) -> Launch:
-    """Return a launch of cuDNN, or of what torch takes where it has none for the shape."""
+    """Return a launch of cuDNN, or of torch's choice if cuDNN lacks the shape."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -239,7 +239,7 @@ def cudnn_launch(tensors: Tensors) -> Launch:
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass of attention: its workloads, operands that say how wrong a launch is, and its peers."""
+    """A pass of attention: its workloads, checked operands and peers."""
 
     name: str
     work: Mapping[str, list[Shape]]

@@ -3,11 +3,12 @@
     aotc build benchmarks/attention_backward.toml -o dist
     python benchmarks/attention_backward.py dist/attention_backward.aotc [--work d128 d64] [--no-triton]
 
-A pass is three kernels: the sums of dOut * Out, the gradients, and the conversion of dQ from the fp32 in
-which it is summed. With heads of 256 there is no conversion, but a kernel for dQ and one for dK and dV, or one
-for each of these, of which each kernel's fastest configuration takes part; each starts while the one before it
-ends (PDL). aotc and Triton run the same source file; cuDNN comes with torch, through autograd. Every configuration
-is held against float64 gradients of some heads before it is timed. Data are random.
+A pass is three kernels: the sums of dOut * Out, the gradients, and the conversion of dQ from its
+fp32 accumulator. With heads of 256 there is no conversion: one kernel computes dQ, and one or
+two compute dK and dV. The fastest configuration of each takes part. Each kernel starts while the
+previous one ends (PDL). aotc and Triton run the same source file; cuDNN comes with torch,
+through autograd. Every configuration is checked against float64 gradients of some heads before
+it is timed. Data are random.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ NUM_DOTS = {
     "backward_d128_stored": 4,
     "backward_stored": 1,
 }
-# By the length of heads, kernels for dK and dV that store gradients of scores, and those for dQ by these.
+# By head length: kernels for dK and dV with stored score gradients, and the dQ kernels reading
+# these.
 STORED = {
     128: ("backward_d128_stored", "backward_stored"),
     256: ("backward_pair_stored", "backward_stored"),
 }
 HEADS_AT_A_TIME = (4, 8, 64)
-# Kernels that together have all gradients, and how many passes of them are tried.
+# Kernels for all gradients together, and how many passes of them to try.
 PASSES = {
     ("backward_pair", "backward_queries"): 2,
     ("backward_dk", "backward_dv", "backward_queries"): 1,
@@ -120,7 +122,7 @@ class Tensors:
         return list(torch.autograd.grad(out, inputs, self.dout[batch, head].double()))
 
     def wrong(self, launch: Launch) -> float:
-        """Return the error of a launch as a multiple of what is tolerated."""
+        """Return the error of a launch as a multiple of the tolerance."""
         import torch
 
         for tensor in (*self.grads, self.sums, self.delta, self.dscores):
@@ -195,7 +197,7 @@ def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str,
 
 
 def _stored_passes(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
-    """Yield passes that store gradients of scores, of some heads at a time."""
+    """Yield passes with stored score gradients, a few heads at a time."""
     sums, num_heads = sums_of(tensors, library), tensors.num_heads
     first, last = (fastest_first(library, name, tensors) for name in STORED[tensors.shape.dim])
     for block, heads in itertools.product((128, 256), HEADS_AT_A_TIME):
@@ -214,7 +216,7 @@ def _stored_passes(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch
 
 
 def sums_of(tensors: Tensors, library: Any) -> Launch:
-    """Return the launch of the sums of dOut * Out, which it has launched once."""
+    """Return the launch of the sums of dOut * Out, after one launch."""
     shape = tensors.shape
     arguments = (tensors.out, tensors.dout, tensors.delta, None, tensors.q.numel() // shape.dim)
 
@@ -248,7 +250,7 @@ def fastest_first(library: Any, name: str, tensors: Tensors) -> list[ConfiguredL
 def launches_of(
     library: Any, name: str, tensors: Tensors
 ) -> Iterator[tuple[str, ConfiguredLaunch]]:
-    """Yield each configuration of a kernel that has some of the gradients."""
+    """Yield each configuration of a kernel for some of the gradients."""
     shape, kernel = tensors.shape, library[name]
     choices = {"HEAD_DIM": shape.dim, "CAUSAL": shape.causal}
     choices = {key: value for key, value in choices.items() if key in kernel.info.choices}
@@ -265,7 +267,7 @@ def launches_of(
     scalars = {"scale": scale, "scale_log2": scale * LOG2_E, "heads_per_kv_head": 1}
     scalars |= {"n_queries": shape.length, "n_keys": shape.length}
     for config in built(kernel, choices):
-        # A kernel that waits for the one before it itself starts while that one ends.
+        # A kernel with its own grid-dependency wait starts while the previous kernel ends.
         waits = any(tensor.waits_pdl for tensor in kernel.info.variants if tensor.config == config)
 
         def part(heads: slice, config=config, waits=waits) -> None:
@@ -285,7 +287,7 @@ def launches_of(
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
-    """Yield each of Triton's configurations that it compiles."""
+    """Yield the configurations of Triton's that compile."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     shape = tensors.shape

@@ -1,10 +1,11 @@
-"""What the kernels of a backward pass with heads of 256 take alone, in a row, and in the pass.
+"""Times of the backward kernels with heads of 256: alone, in a row, and in the pass.
 
     aotc build benchmarks/attention_backward.toml -o dist
     python benchmarks/attention_backward_parts.py dist/attention_backward.aotc [--full]
 
-A GPU at its limit of power is slower the longer it computes, so each kernel is timed alone after a pause, many
-times in a row, and between events in passes in a row, with the clock that `nvidia-smi` tells meanwhile.
+At its power limit a GPU slows down the longer it computes. So each kernel is timed alone after a
+pause, many times in a row, and between events in consecutive passes. `nvidia-smi` reports the
+clock meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ REST_SECONDS = 0.3
 
 
 def clock_and_power(launch: Launch, seconds: float) -> str:
-    """Return what `nvidia-smi` says while a launch runs again and again."""
+    """Return the output of `nvidia-smi` while a launch repeats."""
     query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader"]
     count = int(1000 * seconds / milliseconds(launch, 3)) + 1
     for _ in range(count):
@@ -77,7 +78,7 @@ def within(parts: Sequence[Launch]) -> list[float]:
 
 
 def error(tensors: Tensors, launch: Launch, grads: slice) -> float:
-    """Return the error of some gradients that a launch has as a multiple of what is tolerated."""
+    """Return the error of a launch's gradients as a multiple of the tolerance."""
     for tensor in (*tensors.grads[grads], tensors.dscores):
         tensor.fill_(float("nan"))
     launch()
@@ -90,7 +91,7 @@ def error(tensors: Tensors, launch: Launch, grads: slice) -> float:
 
 
 def fastest(library: Any, name: str, tensors: Tensors, block_m: object = None) -> ConfiguredLaunch:
-    """Return a kernel's fastest configuration, of those with BLOCK_M if it is given; print all."""
+    """Return a kernel's fastest configuration, with BLOCK_M if given; print all."""
     launches = dict(launches_of(library, name, tensors))
     for label, launch in list(launches.items()):
         if block_m not in (None, launch.config["BLOCK_M"]):

@@ -1,13 +1,13 @@
-"""What serving asks of attention forward, by aotc, Triton and torch, interleaved in one process.
+"""Serving forms of forward attention by aotc, Triton and torch, interleaved in one process.
 
     aotc build benchmarks/attention_varlen.toml -o dist
     python benchmarks/attention_varlen.py dist/attention_varlen.aotc [--work varlen fp8 …] [--no-triton]
 
-Sequences of many lengths without padding, windows with sinks, soft caps, prefixes, trees of drafts, fp8.
-aotc and Triton compile `kernels/attention_varlen.py`, and each first picks its best configuration; torch
-takes part where it has the same (`torch.nn.attention.varlen`). Every configuration is held against float64
-before it is timed, on rows of some sequences and heads. Scores that nobody sees are no work. Data are
-random, results are poisoned.
+Sequences of many lengths without padding, windows with sinks, soft caps, prefixes, draft trees,
+fp8. aotc and Triton compile `kernels/attention_varlen.py`, and each first picks its fastest
+configuration. torch takes part where it has the same (`torch.nn.attention.varlen`). Every
+configuration is checked against float64, on rows of some sequences and heads, before it is
+timed. Masked scores do not count as work. Data are random, results are poisoned.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MANY = (8192, 512, 4096, 1024, 6000, 777, 3072, 2048)
 
 @dataclass(frozen=True)
 class Shape:
-    """One workload: queries and keys of each sequence, heads, and what a query sees."""
+    """One workload: queries and keys of each sequence, heads, and the mask of a query."""
 
     name: str
     kernel: str
@@ -102,7 +102,7 @@ class Tensors:
         ]
 
     def _extra(self) -> dict[str, Any]:
-        """Return the arguments that the kernel has besides."""
+        """Return the kernel's other arguments."""
         import torch
 
         shape = self.shape
@@ -127,7 +127,7 @@ class Tensors:
         return torch.cat([picked, torch.tensor([0, count - 1], device="cuda")])
 
     def seen(self, sequence: int, rows: Any) -> Any:
-        """Return which keys of a sequence rows of its queries see."""
+        """Return the mask of a sequence's keys for rows of its queries."""
         import torch
 
         queries, keys = self.shape.lengths[sequence]
@@ -147,7 +147,7 @@ class Tensors:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of both dots, for scores that are seen."""
+        """Floating-point operations of both dots, for unmasked scores."""
         import torch
 
         pairs = 0
@@ -184,7 +184,7 @@ class Tensors:
         return weights @ v * scale
 
     def wrong(self, launch: Launch) -> float:
-        """Return the error of a launch as a multiple of what is tolerated."""
+        """Return the error of a launch as a multiple of the tolerance."""
         import torch
 
         self.out.fill_(float("nan"))
@@ -223,7 +223,7 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
-    """Yield each of Triton's configurations that it compiles."""
+    """Yield the configurations of Triton's that compile."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     if str(ROOT / "kernels") not in sys.path:
@@ -240,7 +240,7 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
         grid = (-(-max(shape.queries) // block_m), shape.heads, len(shape.lengths))
         name = f"{block_m}x{block_n}, {warps} warps, {stages} stages"
         launches[name] = {**values, **constants, **tile}, grid
-    # All at once; what fails says so when it is launched.
+    # All at once; a failed compile raises when it is launched.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for kernel_args, grid in launches.values():
             pool.submit(kernel.warmup, **kernel_args, grid=grid)
@@ -280,7 +280,7 @@ def torch_launch(tensors: Tensors) -> Launch | None:
 def candidates_of(
     tensors: Tensors, library: Any, *, with_triton: bool
 ) -> dict[str, dict[str, Launch]]:
-    """Return the launches of each peer that are right."""
+    """Return each peer's correct launches."""
     launches = {"aotc": dict(aotc_launches(tensors, library))}
     if with_triton:
         launches["triton"] = dict(triton_launches(tensors))

@@ -1,10 +1,10 @@
-"""What the audit of SASS says of all cubins of manifests or archives.
+"""Audit the SASS of all cubins of manifests or archives.
 
     python -m benchmarks.audit_cubins kernels.toml kernels/*.toml [--every 1] [--results FILE]
 
-A long list goes in portions: what stands in `--results` is not audited again, and after `--seconds`
-of processor time, that of ptxas and nvdisasm too, no more is begun. The summary is of all that stands
-there.
+A long list goes in portions. Subjects in `--results` are not audited again, and after
+`--seconds` of processor time, ptxas and nvdisasm included, no more start. The summary covers the
+whole file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aotc.package.verify.subjects import Subject, load_subjects
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What the audit found in each cubin of a variant: kind, instruction, whether it is a failure.
+    """Findings of the audit in each cubin of a variant: kind, instruction, whether it is a failure.
 
     With a `refusal` the variant has none.
     """
@@ -40,7 +40,7 @@ class Audited:
 
 
 def spent() -> float:
-    """Return the processor seconds of this process and of the children that it waited for."""
+    """Return the processor seconds of this process and of its finished children."""
     usages = (
         resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
@@ -63,14 +63,14 @@ def audited(task: tuple[str, Subject]) -> Audited:
 
 
 def read_results(path: Path | None) -> list[Audited]:
-    """Return what runs before have written to a file, one line each."""
+    """Return the results of earlier runs from a file, one a line."""
     if path is None or not path.exists():
         return []
     return [Audited(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
 
 
 def summary(audits: Sequence[Audited]) -> Iterator[str]:
-    """Yield lines on what was audited, each kind of finding, and each cubin that fails."""
+    """Yield lines on the audited cubins, each kind of finding, and each failing cubin."""
     cubins = [cubin for audit in audits for cubin in audit.cubins]
     refused = sum(bool(audit.refusal) for audit in audits)
     seconds = sum(audit.seconds for audit in audits)

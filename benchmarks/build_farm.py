@@ -1,12 +1,12 @@
 """Builds that outgrow a machine: plans, clusters, lost workers, a shared cache. No GPU.
 
 python benchmarks/build_farm.py plan                    10,000 variants: parse, plan, look up
-python benchmarks/build_farm.py simulate [--workers 64] workers that sleep what a compile takes
-python benchmarks/build_farm.py kills [--runs 20]       the same bytes, whatever is killed
-python benchmarks/build_farm.py s3                      cache hits of a cold machine, from a server of S3
+python benchmarks/build_farm.py simulate [--workers 64] workers sleep for the time of a compile
+python benchmarks/build_farm.py kills [--runs 20]       the same bytes, with workers killed at random
+python benchmarks/build_farm.py s3                      cache hits of a cold machine, from an S3 server
 python benchmarks/build_farm.py wall [--counts 1,2,4]   10,000 variants on local workers: long
 
-What needs dask.distributed, s3fs or moto takes them from `pip install -e '.[test]'`.
+dask.distributed, s3fs and moto come from `pip install -e '.[test]'`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def measure_plan(arguments: argparse.Namespace) -> None:
-    """Time what happens before the first compile, with an empty cache and with a full one."""
+    """Time the plan before the first compile, with an empty and with a full cache."""
     with written(large_manifest(arguments.factor)) as path:
         compiled_kernel = compile_both_ways(
             compile_kernel, tasks_of(ROOT / "kernels.toml")[0].request
@@ -155,7 +155,7 @@ def measure_plan(arguments: argparse.Namespace) -> None:
 
 
 def fill(cache: Cache, path: Path, compiled_kernel: CachedKernel) -> None:
-    """Store something for each variant, with the source that it has."""
+    """Store an artifact for each variant, with its source."""
     import hashlib
 
     for task in tasks_of(path):
@@ -172,7 +172,7 @@ def fill(cache: Cache, path: Path, compiled_kernel: CachedKernel) -> None:
 
 @dataclass(frozen=True)
 class Sleeper:
-    """Stand for a compile: sleep as long as one was measured to take, and return what it made."""
+    """Stand for a compile: sleep for its measured time and return its result."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     kernels: dict[str, CachedKernel] = field(default_factory=dict[str, CachedKernel])
@@ -183,7 +183,7 @@ class Sleeper:
 
 
 def sleep_compile(request: CompileRequest) -> CachedKernel:
-    """Sleep in a worker, which knows times and results from a file."""
+    """Sleep in a worker, with times and results from a file."""
     return sleeper_of(os.environ["AOTC_SLEEPER"])(request)
 
 
@@ -216,7 +216,7 @@ asyncio.run(main())
 
 @contextmanager
 def cluster(num_workers: int, num_processes: int) -> Generator[tuple[str, int]]:
-    """Start a scheduler in a process, and workers that sleep in a few; yield address and id."""
+    """Start a scheduler process and a few processes of sleeping workers; yield address and id."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -260,11 +260,11 @@ def cpu_seconds(process: int) -> float:
 
 
 def simulate(arguments: argparse.Namespace) -> None:
-    """Build on workers that sleep: what a scheduler and a client cost."""
+    """Build on sleeping workers, to time the scheduler and the client."""
     import pickle
 
     from aotc.package.builder.dask_executor import connected
-    from benchmarks.build_farm import sleep_compile  # by a name that workers can import
+    from benchmarks.build_farm import sleep_compile  # by a name workers can import
 
     sleeper = measure_kernels()
     with written(large_manifest(arguments.factor)) as path:
@@ -279,7 +279,7 @@ def simulate(arguments: argparse.Namespace) -> None:
             connected(address, 1) as executor,
         ):
             executor.wait_for(arguments.workers)
-            # Workers that have imported what they need, as those of a cluster soon have.
+            # Workers with their imports done, as in a cluster after a while.
             for _ in run_all(
                 tasks[:: len(tasks) // (4 * arguments.workers)], sleep_compile, 1, executor
             ):
@@ -335,13 +335,13 @@ def measure_kills(arguments: argparse.Namespace) -> None:
     import distributed
 
     from aotc.package.builder.dask_executor import DaskExecutor
-    from benchmarks.build_farm import Killer  # by a name that workers can import
+    from benchmarks.build_farm import Killer  # by a name workers can import
 
     kernels = tuple(arguments.kernels.split(","))
     with tempfile.TemporaryDirectory() as folder:
         expected = build_files(Path(folder) / "local", kernels, None, Silent())
         num_killed = 0
-        # One that is killed often is not to blame for it.
+        # A task on often-killed workers is not to blame.
         with dask.config.set({"distributed.scheduler.allowed-failures": 100}):
             for run in range(arguments.runs):
                 chosen = random.Random(run)
@@ -455,7 +455,7 @@ def s3_server() -> Iterator[str]:
 
 
 def measure_s3(arguments: argparse.Namespace) -> None:
-    """Time whole builds of kernels.toml that find everything: in the folder, and only in S3.
+    """Time fully cached builds of kernels.toml: from the folder, and from S3 alone.
 
     The store is filled by a build, as a team's would be. Then both kinds of builds alternate.
     """

@@ -1,13 +1,13 @@
-"""What bulk copies of rows are worth: the same kernel with threads that load and store, and without.
+"""Gain of bulk copies of rows over loads and stores by threads, in one kernel.
 
     aotc build benchmarks/bulk_rows.toml -o dist
     python benchmarks/bulk_rows.py dist/bulk_rows.aotc [--json FILE]
 
-One source, `bulk_rows_kernel.py`, is built in three ways: threads load and store; a warp loads by
-bulk copies and threads store; and both go by bulk copies. Each, and Triton on the same source, picks
-its best configuration first. How many programs share the rows is part of it: one for each row, or one
-to four for each SM. Then the best ones run in turn. A ratio above 1 means that the row's way is
-faster than threads.
+One source, `bulk_rows_kernel.py`, is built in three ways: threads load and store; a warp loads
+by bulk copies and threads store; or both go by bulk copies. Each build, and Triton on the same
+source, picks its fastest configuration first. The number of programs is part of it: one for each
+row, or one to four for each SM. Then the fastest ones run in turn. A ratio above 1 means faster
+than threads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def aotc_launches(kernel, sets: list[list[object]]) -> dict[str, Launch]:
 
 
 def triton_launches(threads, sets: list[list[object]]) -> dict[str, Launch]:
-    """Return launches of the configurations that threads have, pipelined as well."""
+    """Return launches of the threads' configurations, pipelined as well."""
     function = importlib.import_module("bulk_rows_kernel").scale_rows_kernel
     rows = sets[0][4]
     launches = {}
@@ -59,7 +59,7 @@ def triton_launches(threads, sets: list[list[object]]) -> dict[str, Launch]:
 
 
 def check(name: str, launch: Launch, arguments: list[object]) -> None:
-    """Hold a launch against the product in fp64, over an output that was poisoned."""
+    """Check a launch against the product in fp64, over a poisoned output."""
     x, out, scales = arguments[:3]
     out.fill_(float("nan"))
     launch(0)

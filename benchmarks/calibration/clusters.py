@@ -1,4 +1,4 @@
-"""Blocks of a cluster that work on each other's shared memory, and what registers say of them.
+"""Blocks of a cluster accessing each other's shared memory, and the cluster's special registers.
 
 Clusters have four blocks; each works on the next one's memory.
 """

@@ -89,7 +89,7 @@ def _reductions() -> Iterator[Case]:
 
 
 def _waits() -> Iterator[Case]:
-    """What an mbarrier says of its phases, written to shared memory by thread 0."""
+    """Phases of an mbarrier, written to shared memory by thread 0."""
     for arrivals in (1, 3):
         lines: list[str] = []
         for step in range(5):

@@ -1,4 +1,4 @@
-"""How far two arrays of results are apart: identical, apart in NaN's payload, or by so much.
+"""Distance of two arrays of results: identical, different NaN payloads, or a number of ulps.
 
 Invariant: comparing an array with itself finds nothing.
 """
@@ -20,13 +20,12 @@ _MAX_EXAMPLES = 6
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Count what was found in `count` results.
+    """Counts of compared results.
 
-    `nan_only` are NaN on both sides, with other bits; `broken` are out of bounds. `max_ulps` is the
-    largest distance of numbers, `max_scaled` the largest one relative to the terms' magnitudes. Of
-    a bound with alternatives, `max_absolute` is that of numbers which are too many steps apart, and
-    `max_ulps` that of numbers which are too far apart otherwise.
-    `examples` holds places of the worst differences with both sides' bits.
+    `nan_only` are NaN on both sides, with other bits; `broken` are out of bounds. `max_ulps` is
+    the largest distance of numbers, `max_scaled` the largest one relative to the terms'
+    magnitudes. Of a bound with alternatives, each maximum covers the numbers outside the other
+    alternative. `examples` holds indices of the worst differences with both sides' bits.
     """
 
     count: int
@@ -42,9 +41,9 @@ class Comparison:
 def compare(
     kind: str, emulated: Array, actual: Array, bound: Bound, scale: Array | None = None
 ) -> Comparison:
-    """Return how the bits `actual` of type `kind` differ from those `emulated`.
+    """Return the differences of the bits `actual` of type `kind` from `emulated`.
 
-    `kind` may be packed, "f16x2". `scale` holds what `Bound.scaled` is relative to, as bits.
+    `kind` may be packed, "f16x2". `scale` holds the scale of `Bound.scaled`, as bits.
     """
     element = kind.partition("x")[0]
     bits = int(element.lstrip("bfus"))

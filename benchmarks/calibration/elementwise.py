@@ -1,4 +1,4 @@
-"""Kernels that run one instruction on arrays: a thread an element, operands in, result out."""
+"""Kernels running one instruction on arrays: a thread an element, operands in, result out."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def elementwise(
 ) -> Case:
     """Return a case of an instruction, or several, on drawn operands.
 
-    `text` names the operands `{0}`, `{1}`, … and the result `{d}`; without any it is the mnemonic
-    alone. `sources` are kinds of `inputs.draw`; "pred" is a predicate. `result` is what the result
-    is compared as, or "pred" or "pair" for one or two predicates.
+    `text` names the operands `{0}`, `{1}`, … and the result `{d}`; without any it is the
+    mnemonic alone. `sources` are kinds of `inputs.draw`; "pred" is a predicate. `result` is the
+    type of the comparison, or "pred" or "pair" for one or two predicates.
     """
     mnemonic = text.partition(" ")[0]
     if "{d}" not in text:

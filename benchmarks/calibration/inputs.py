@@ -67,7 +67,7 @@ def _floats(kind: str, count: int, rng: np.random.Generator) -> Array:
     exponent = (bias + rng.integers(-8, 9, count)).astype(dtype)
     keep = dtype.type((1 << mantissa) - 1 | 1 << (bits - 1))
     ordinary = (random_words & keep) | (exponent << dtype.type(mantissa))
-    # Few bits in the mantissa: sums and products that are exact, or ties.
+    # Few bits in the mantissa: exact sums and products, or ties.
     short = ordinary & ~dtype.type((1 << (mantissa * 2 // 3)) - 1)
     pick = rng.integers(0, 6, count)
     return np.where(pick < 2, random_words, np.where(pick < 5, ordinary, short))
@@ -89,7 +89,7 @@ def _uniform(low: float, high: float) -> Callable[[int, np.random.Generator], Ar
     return draw
 
 
-# Operands that are meant for one place: amounts of shifts, positions, lanes, ranges of functions.
+# Operands for one purpose: shift amounts, positions, lanes, ranges of functions.
 _NAMED: dict[str, Callable[[int, np.random.Generator], Array]] = {
     "amount": lambda count, rng: np.where(
         rng.integers(0, 8, count) > 0, rng.integers(0, 70, count), rng.integers(0, 1 << 32, count)

@@ -1,8 +1,8 @@
 """`mma.sync` in every shape and type, and matrices between registers and shared memory.
 
-On small integers and integer types the result is one, and must be identical. On other numbers the
-hardware aligns the terms of a sum and cuts off what it has no room for; the distance is given
-relative to the sum of the terms' magnitudes, which the emulator computes from operands without
+On small integers and integer types one result is right, and both sides must match exactly. On
+other numbers the hardware aligns the terms of a sum and truncates them. The distance is then
+relative to the sum of the terms' magnitudes, computed by the emulator from operands without
 signs.
 """
 

@@ -1,6 +1,6 @@
-"""Questions that the PTX ISA leaves open, each a few results whose values are reported.
+"""Questions left open by the PTX ISA, each answered by a few reported values.
 
-The emulator answers them in some way; where the GPU's answer is another, the emulator is wrong.
+The emulator answers each in some way; where the GPU differs, the emulator is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.calibration.inputs import width_of
 from benchmarks.calibration.staged import nothing, staged
 from benchmarks.calibration.tensors import NARROW, Boxes, load, store
 
-_COUNT = 256  # of a block: what is asked comes first, the rest is filled with its last
+_COUNT = 256  # of a block: the probed operands come first, the last one fills the rest
 
 # Three NaN of either sign: quiet, signalling, with a payload.
 _NAN = {
@@ -101,7 +101,7 @@ def _zero() -> Iterator[Case]:
 
 
 def _flush() -> Iterator[Case]:
-    # Products just below the least normal number, which rounding takes up to it.
+    # Products just below the least normal number, rounded up to it.
     almost = ("f32", [0x3F7FFFFF, 0x3F7FFFFF, 0xBF7FFFFF, 0x3F7FFFFE])
     least = ("f32", [0x00800000, 0x00800001, 0x00800000, 0x00800001])
     zero = ("f32", [0] * 4)

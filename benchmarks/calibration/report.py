@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Results:
-    """Hold what a run found; `device` and `date` say where and when."""
+    """Results of a run, with device and date."""
 
     device: str
     date: str
@@ -29,11 +29,11 @@ class Results:
 
     @property
     def is_within(self) -> bool:
-        """Whether no bound is broken."""
+        """Return whether no bound is broken."""
         return all(outcome.is_within for outcome in (*self.cases, *self.variants))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `tables` reads: every case, with examples of what differs."""
+        """Return the JSON for `tables`: every case, with examples of differences."""
         return {
             "device": self.device,
             "date": self.date,
@@ -141,7 +141,7 @@ def _variant_table(variants: Sequence[Record]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    """Return a share in percent, rounded down, so that 100% means all."""
+    """Return a share in percent, rounded down: 100% means all."""
     if not whole:
         return "–"
     return "100%" if part == whole else f"{math.floor(10000 * part / whole) / 100:.2f}%"
@@ -154,7 +154,7 @@ def _power(value: float) -> str:
 
 
 def differences(results: Record) -> str:
-    """Return what is out of bounds, with operands and both sides' bits, and the probes' answers."""
+    """Return the results out of bounds, with operands and both sides' bits, and probes' answers."""
     lines: list[str] = []
     for case in results["cases"]:
         if not case["is_within"]:

@@ -1,7 +1,7 @@
-"""Whole kernels: every variant of an archive, on the GPU and in the emulator, on `aotc verify`'s inputs.
+"""Whole kernels: every variant of an archive on the GPU and in the emulator.
 
-What the GPU leaves is compared with what the emulator leaves, to the bit, and verified against the
-interpreted kernel within the bounds of `aotc verify`.
+Inputs are `aotc verify`'s. The GPU's results are compared with the emulator's to the bit, and
+verified against the interpreted kernel within the bounds of `aotc verify`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _FLOATS = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "fp64": "f64"}
 
 @dataclass(slots=True)
 class VariantOutcome:
-    """Say how the two sides of a variant agree, over all its launches and buffers.
+    """Agreement of the two sides of a variant, over all its launches and buffers.
 
-    `status` is that of `aotc verify`, for the GPU's results; `exact` and `inexact` count the
-    elements of buffers that depend on no approximation and of the others.
+    `status` is from `aotc verify`, for the GPU's results. `exact` counts elements of buffers
+    without approximations, `inexact` the others.
     """
 
     label: str
@@ -51,7 +51,7 @@ class VariantOutcome:
 
     @property
     def is_within(self) -> bool:
-        """Whether the GPU is within bounds, and identical where there is one right result."""
+        """Return whether the GPU is within bounds, and identical in exact buffers."""
         return self.status == "verified" and all(
             comparison.identical + comparison.nan_only == comparison.count
             for comparison in self.exact
@@ -104,7 +104,7 @@ def _execute(
     cubin: bytes,
     reference: Reference,
 ) -> Execution:
-    """Execute a launch on both sides, note how they agree and return what the GPU left."""
+    """Execute a launch on both sides, record their agreement and return the GPU's buffers."""
     module = parse_module(compiled.ptx)
     emulation = Emulation(module, compiled.symbol, compiled.shared_bytes, num_ctas=subject.num_ctas)
     emulated = emulation(reference)
@@ -130,9 +130,9 @@ def _kind(element: ScalarType) -> str:
 
 
 def _launch(emulation: Emulation, cubin: bytes, reference: Reference) -> dict[str, Bytes]:
-    """Run the cubin on the buffers that the emulator gets.
+    """Run the cubin on the emulator's buffers.
 
-    Raises: ExecutionFault for what the kernel did wrong.
+    Raises: ExecutionFault for a fault of the kernel.
     """
     gpu = open_gpu()
     owners = {

@@ -1,7 +1,7 @@
 """`wgmma` from registers and from shared memory, with every swizzle, major and type.
 
-Shared memory is filled with elements drawn at random, and descriptors point anywhere into it: both
-sides multiply whatever they find there, so results agree only if every address does.
+Shared memory is filled with random elements, and descriptors point anywhere into it. Both sides
+multiply the elements at the same addresses, so results agree only if every address does.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Product:
 
     @property
     def num_registers(self) -> int:
-        """Registers of the result that a thread holds."""
+        """Result registers of a thread."""
         return self.n * elements.BITS[self.result] // 64
 
     @property
@@ -171,7 +171,7 @@ def _magnitudes(product: Product, args: Sequence[Argument]) -> list[Argument]:
     assert isinstance(image, np.ndarray)
     assert isinstance(registers, np.ndarray)
     assert isinstance(sums, np.ndarray)
-    # A sign that the instruction gives an operand is its sign too, so that one is undone here.
+    # The instruction also negates an operand's sign, so this undoes one negation.
     flip = product.a_sign * product.b_sign < 0
     size = _A_BYTES // 4
     first = elements.magnitude(product.a, image[:size])
