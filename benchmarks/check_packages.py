@@ -1,14 +1,14 @@
-"""What `aotc check` says of public packages: how many of their kernels the language has.
+"""Share of public packages' kernels supported by `aotc check`.
 
     pip download --no-deps --dest wheels liger-kernel fla-core
     for wheel in wheels/*.whl; do unzip -q -d packages/$(basename "${wheel%%-*}") "$wheel"; done
     python benchmarks/check_packages.py packages [--features 20] [--json FILE]
 
-Each folder in `packages` is one package. Two figures count: kernels that are supported, if only for
-some values of their constants, as `aotc check` says; and, strictly, those that use nothing that is
-missing. Of the kernels with an autotuner, those are counted whose configs are read with nothing
-fixed; of their heuristics, those that are evaluated with no value of an argument, and those that a
-launcher computes of integers. A package's time is that of its check alone, with all cores.
+Each folder in `packages` is one package. Two counts of kernels are given: supported for some
+values of their constants, as `aotc check` reports; and, strictly, without any missing feature.
+Autotuners count if their configs can be read with nothing fixed. Heuristics count if they are
+evaluated without argument values, or by a launcher from integers. A package's time is for its
+check alone, with all cores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FILES = ("version.py", "_version.py", "_build_meta.py", "__init__.py")
 
 @dataclass(frozen=True)
 class Package:
-    """What was found in one package."""
+    """Counts of one package."""
 
     name: str
     version: str
@@ -93,7 +93,7 @@ def look_at(folder: Path) -> tuple[Package, Checked]:
 
 
 def version_of(folder: Path) -> str:
-    """Return the version that a package's metadata or its code names, or a dash."""
+    """Return the version in a package's metadata or code, or a dash."""
     for path in sorted(folder.glob("*.dist-info/METADATA")):
         version = re.search(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         if version is not None:
@@ -120,9 +120,9 @@ def _autotuner(file: str, line: int) -> Iterator[bool]:
 
 
 def _heuristics(file: str, name: str, line: int) -> list[str]:
-    """Return why each heuristic of the kernel at a line is not evaluated, "" for those that are.
+    """Return why each heuristic of the kernel at a line is not evaluated, "" if it is.
 
-    Of those that a launcher computes, arguments taken to be integers, it is `LAUNCHED`.
+    If a launcher computes it, with arguments taken to be integers, the reason is `LAUNCHED`.
     """
     text = Path(file).read_text(encoding="utf-8")
     if "heuristics" not in text:

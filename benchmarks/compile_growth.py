@@ -26,7 +26,7 @@ THEIRS = ("llvm", "ptxas")
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and of those that it has waited for."""
+    """Return the CPU time of this process and its finished children."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
@@ -71,7 +71,7 @@ def report(name: str, sizes: Sequence[int], target: str, num_passes: int) -> Non
 
 
 def main() -> int:
-    """Measure what the command line asks for."""
+    """Measure the requested kernels."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 3000])
     parser.add_argument("--kernel", action="append", choices=list(KERNELS))

@@ -4,13 +4,13 @@
     python benchmarks/compile_time.py --stages [--passes 8] [--runs 25] [--kernel NAME]…   (alone)
 
 Both compile the same source file for sm_90a, in process, everything imported and warmed by one
-compile of each kernel, caches off. The figure is what `aotc build` pays for each variant and
-what Triton pays at the first launch. No GPU is used. Besides the wall clock it is the CPU time of the
-process and of those that it starts, such as ptxas: neither compiler computes in two places at once,
-and a machine that others use as well can still measure it.
+compile of each kernel, caches off. `aotc build` pays this for each variant, Triton at the first
+launch. No GPU is used. Besides wall time, the CPU time of the process and its children, such as
+ptxas, is reported. Neither compiler runs in parallel, so CPU time is comparable on a busy
+machine too.
 
-With `--stages` it is the CPU time of each stage instead, the least of all runs, and of the slowest
-passes of the schedule. The time of ptxas is that of its process.
+With `--stages` it reports the CPU time of each stage instead, and of the slowest passes of the
+schedule: the least of all runs. The time of ptxas is its process's.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def triton_compile(name: str) -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
-        # Every key that Triton has; the others are aotc's alone.
+        # Every key Triton has; the others are aotc's alone.
         options = {key: value for key, value in config.items() if key != "mma_stages"}
         triton.compile(source, GPUTarget("cuda", 90, 32), options=options)
 
@@ -203,7 +203,7 @@ def seconds(function, name: str) -> tuple[float, float]:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and of those that it has waited for."""
+    """Return the CPU time of this process and its finished children."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

@@ -2,8 +2,9 @@
 
     python benchmarks/compiled_launch.py
 
-Compiles each kernel from the arguments of a launch, launches it with `kernel[grid](…)`, compares with torch,
-and prints seconds to compile, to the first launch, and microseconds of a later one. Needs torch and a GPU.
+Compiles each kernel from the arguments of a launch, launches it with `kernel[grid](…)`, and
+compares with torch. Prints seconds to compile and to the first launch, and microseconds of a
+later one. Needs torch and a GPU.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def add(x, y, out, n, bias, BLOCK: tl.constexpr):
 
 
 def scaled(factor: float) -> Any:
-    """Return a kernel that sees what its function captured."""
+    """Return a kernel with a variable captured by its function."""
 
     @tl.jit
     def scale(x, n, BLOCK: tl.constexpr):

@@ -1,11 +1,12 @@
-"""Hold the cost model and fitted trees against the measured times of all configs.
+"""Compare the cost model and fitted trees with the measured times of all configs.
 
     python -m benchmarks.cost_model TIMES.json [--compiled FILE] [--fit]
 
-TIMES.json lists kernels of `benchmarks/tuning/kernels.toml` with their configs and, for each launch, the
-seconds of each config. Loss is how much longer the config that is chosen takes than the best one. Launches
-are split in halves by a seeded shuffle: constants are fitted on the first, trees of measured times too, and
-the table says how both do on either half. No GPU is needed; what is compiled is kept in FILE.
+TIMES.json lists kernels of `benchmarks/tuning/kernels.toml` with their configs and, for each
+launch, the seconds of each config. Loss is the relative excess time of the selected config over
+the fastest one. Launches are split in halves by a seeded shuffle. Constants, and trees of
+measured times, are fitted on the first half; the table shows both halves. No GPU is needed. FILE
+caches the compiled variants.
 """
 
 from __future__ import annotations
@@ -86,11 +87,11 @@ def main() -> None:
     print_table(families, constants, device)
 
 
-# ------------------------------------------------------------------------------------- what is compiled
+# ------------------------------------------------------------------------------------- compile
 
 
 def compiled(row: Mapping[str, Any], folder: Path | None) -> Compiled:
-    """Compile all variants of a kernel, or read what an earlier run has compiled."""
+    """Compile all variants of a kernel, or read them from an earlier run."""
     path = None if folder is None else folder.with_name(f"{folder.name}.{row['kernel']}")
     if path is not None and path.exists():
         return Compiled(*pickle.loads(path.read_bytes()))
@@ -147,7 +148,7 @@ def _param(name: str, argument: ArgumentType) -> index.Param:
 
 
 def families_of(row: Mapping[str, Any], kernel: Compiled) -> Iterator[Family]:
-    """Yield the launches of each combination that several configs are timed of."""
+    """Yield the launches of each combination with several timed configs."""
     order = [row["configs"].index(dict(config)) for config in kernel.kernel.configs]
     groups: dict[int, list[Measurement]] = {}
     for timed in row["measurements"]:
@@ -164,7 +165,7 @@ def families_of(row: Mapping[str, Any], kernel: Compiled) -> Iterator[Family]:
         yield Family(kernel, number, measurements, seconds, is_first)
 
 
-# ------------------------------------------------------------------------------------- what is chosen
+# ------------------------------------------------------------------------------------- select
 
 
 def losses(family: Family, chosen: Sequence[int]) -> np.ndarray:
@@ -190,14 +191,14 @@ def estimated(family: Family, constants: Constants, device: Device) -> list[int]
 
 
 def by_tree(family: Family) -> list[int]:
-    """Return what the selection of estimates takes."""
+    """Return the config with the least estimate for each launch."""
     trees = selections(family.compiled.kernel, family.compiled.works)
     tree = next(s.tree for s in trees if s.combination == family.combination)
     return [leaf_of(tree, m.key)[0] for m in family.measurements]
 
 
 def by_measured_tree(family: Family) -> list[int]:
-    """Return what a tree takes that is fitted to the first half of the launches."""
+    """Return the choices of a tree fitted to the first half of the launches."""
     kernel = family.compiled.kernel
     first_half = tuple(family.measurements[index] for index in np.flatnonzero(family.is_first_half))
     target = kernel.variants[0].target
@@ -207,7 +208,7 @@ def by_measured_tree(family: Family) -> list[int]:
     return [leaf_of(selection.tree, m.key)[0] for m in family.measurements]
 
 
-# ------------------------------------------------------------------------------------- what is printed
+# ------------------------------------------------------------------------------------- print
 
 
 def print_table(families: Sequence[Family], constants: Constants, device: Device) -> None:
@@ -247,13 +248,13 @@ def _text(losses_of: np.ndarray) -> str:
     return " ".join(f"{100 * number:6.1f}" for number in numbers)
 
 
-# ------------------------------------------------------------------------------------- what is fitted
+# ------------------------------------------------------------------------------------- fit
 
 
 def fitted(families: Sequence[Family], device: Device) -> Constants:
     """Return the constants with the least mean loss on the first halves, one change at a time.
 
-    Each stays near where it is: what fits better far from what is plausible fits these kernels alone.
+    Each stays near its plausible value: a better fit far from it holds for these kernels alone.
     """
 
     def objective(constants: Constants) -> float:

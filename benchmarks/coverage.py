@@ -1,16 +1,16 @@
-"""How many kernels of other people's code are translated, with guessed types.
+"""Share of public kernels translated with guessed types.
 
     pip download --no-deps fla-core && unzip -d others fla_core*.whl
     python benchmarks/coverage.py others [--compile] [--reasons 20] [--without amd npu]
 
-Every kernel of a folder is tried: functions with `@triton.jit` at the level of a module that no
-other one calls and that return nothing. Nothing says with which types they are launched, so these
-are guessed. What is loaded or stored through is a pointer, names tell floats, indices and switches;
-where that is refused, other types and constants are tried in turn. `--compile` takes each that is
-translated to PTX for sm_90a, too.
+Every kernel of a folder is tried: module-level functions with `@triton.jit` and no return value,
+not called by another kernel. Their launch types are unknown, so these are guessed. Parameters of
+loads and stores are pointers; names tell floats, indices and switches. After a refusal other
+types and constants are tried in turn. `--compile` also takes each translated kernel to PTX for
+sm_90a.
 
-What no guess fits is counted by the reason that the first one was refused for. Most of these are
-wrong guesses, which a person has to look at: the share that is translated is a lower bound.
+A kernel without a fitting guess is counted by the first guess's error. Most of these are wrong
+guesses for a person to look at: the share of translated kernels is a lower bound.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _BUG = "BUG"
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function with a `jit` decorator, and what its source says of its parameters."""
+    """A function with a `jit` decorator, and facts on its parameters from its source."""
 
     node: ast.FunctionDef
 
@@ -76,7 +76,7 @@ class Function:
 
     @cached_property
     def defaults(self) -> dict[str, object]:
-        """The defaults that are literals."""
+        """The literal defaults."""
         args = self.node.args
         positional = [arg.arg for arg in (*args.posonlyargs, *args.args)]
         pairs = [*zip(reversed(positional), reversed(args.defaults), strict=False)]
@@ -91,12 +91,12 @@ class Function:
 
     @cached_property
     def returns(self) -> bool:
-        """Whether it returns a value, which kernels do not."""
+        """Return whether it returns a value: kernels do not."""
         nodes = ast.walk(self.node)
         return any(isinstance(node, ast.Return) and node.value is not None for node in nodes)
 
     def pointers(self, functions: Mapping[str, Function], depth: int = 6) -> set[str]:
-        """Return the parameters that memory is accessed through, here or in what is called."""
+        """Return the parameters used as pointers, here or in callees."""
         worklist = [_leftmost(call.args[0]) for call in self.calls if call.args and _accesses(call)]
         for call in self.calls if depth else ():
             callee = functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
@@ -121,7 +121,7 @@ class Function:
 
     @cached_property
     def descriptors(self) -> set[str]:
-        """The parameters whose own `load` or `store` is called."""
+        """The parameters with calls of their own `load` or `store`."""
         methods = [call.func for call in self.calls if isinstance(call.func, ast.Attribute)]
         return {
             method.value.id
@@ -142,7 +142,7 @@ def _accesses(call: ast.Call) -> bool:
 
 
 def _leftmost(node: ast.expr) -> str:
-    """Return the name that a sum of a pointer and offsets begins with, or nothing."""
+    """Return the first name in a sum of a pointer and offsets, or nothing."""
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.BinOp):
             node = node.left
@@ -159,7 +159,7 @@ def _leftmost(node: ast.expr) -> str:
 
 
 def kernels_of(path: Path) -> dict[str, tuple[Function, set[str]]]:
-    """Return the kernels of a file by name, each with its parameters that are pointers."""
+    """Return the kernels of a file by name, each with its pointer parameters."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = {
         node.name: Function(node)
@@ -185,7 +185,7 @@ def kernels_of(path: Path) -> dict[str, tuple[Function, set[str]]]:
 
 @dataclass
 class Guess:
-    """Types of arguments and values of constants that a kernel may be called with."""
+    """Argument types and constants for one try of a kernel."""
 
     signature: dict[str, str] = field(default_factory=dict[str, str])
     constants: dict[str, object] = field(default_factory=dict[str, object])
@@ -206,7 +206,7 @@ class Guess:
 
 
 def guesses(kernel: Function, pointers: set[str]) -> Iterator[Guess]:
-    """Yield what a kernel may be called with, what is likeliest first."""
+    """Yield argument types and constants for a kernel, the likeliest first."""
     first = Guess()
     for name, annotation in kernel.annotations.items():
         if "constexpr" in annotation:

@@ -1,8 +1,8 @@
-"""What servers run on Triton for decode, as peers of `decode.py`: vLLM's and SGLang's kernels.
+"""Decode kernels of vLLM and SGLang on Triton, as peers of `decode.py`.
 
-Sources are unchanged, and so are the functions that launch them, with the tiles, warps and stages that
-these choose. The cache is the same as aotc's, through their strides. Numbers of splits are those that the
-servers take, and more.
+Sources and their launching functions are unchanged, with their choice of tiles, warps and
+stages. The cache is the same as aotc's, through their strides. The servers' numbers of splits
+are tried, and more.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from peers import Launch
 
 OfSet = Callable[[int], Launch]
 
-# vLLM's TritonAttentionBackend: segments of a sequence, and the programs that are enough without them.
+# vLLM's TritonAttentionBackend: segments of a sequence, and the grid size above which it uses
+# none.
 SEGMENTS, ENOUGH_PROGRAMS = 16, 128
-# Splits of vLLM's decode; 4 is what its backend for MLA takes.
+# Splits of vLLM's decode; its backend for MLA uses 4.
 VLLM_SPLITS = (4, 8, 16, 32, 64)
-# The most splits that SGLang takes, 8 unless a server is told otherwise.
+# SGLang's limit of splits: 8 by default.
 SGLANG_SPLITS = (8, 16, 32, 64)
 
 
 def stand_in(folder: Path) -> None:
-    """Find both libraries in a folder, and put what they import besides in its place."""
+    """Find both libraries in a folder, and replace their other imports by stand-ins."""
     sys.path.insert(0, str(folder))
     importlib.import_module("library_sglang")
     public_vllm.stand_in()
@@ -72,7 +73,7 @@ def _unified(tensors: Tensors) -> OfSet:
 
 
 def _vllm_decode(tensors: Tensors, splits: int) -> OfSet:
-    """Return launches of vLLM's decode, which its backend for MLA calls."""
+    """Return launches of vLLM's decode, as called by its MLA backend."""
     import torch
 
     module = importlib.import_module(f"{public_vllm.OPS}.triton_decode_attention")
@@ -92,7 +93,7 @@ def _vllm_decode(tensors: Tensors, splits: int) -> OfSet:
 
 
 def _sglang_decode(tensors: Tensors, most: int) -> OfSet:
-    """Return launches of SGLang's decode, whose table names tokens: here in units of a token's features."""
+    """Return launches of SGLang's decode, with a table of tokens: here in units of a token's features."""
     import torch
 
     name = "sglang.srt.layers.attention.triton_ops.decode_attention"

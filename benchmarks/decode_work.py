@@ -1,7 +1,7 @@
 """Workloads of benchmarks/decode.py: shapes, caches in pages, and rows of the result in float64.
 
-A launch of a short context reads less than the L2 holds. So a workload has several sets of pages in
-one cache, and launches take them in turn: nothing is found in the L2 that the launch before has read.
+A launch of a short context reads less than the L2 holds. So a workload has several sets of pages
+in one cache, and launches take them in turn: no launch hits data of the previous one in the L2.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """What rows call it."""
+        """Name in result rows."""
         kind = f"mla {self.heads}" if self.mla else f"{self.heads}/{self.kv_heads}"
         cache = " fp8" if self.fp8 else ""
         lengths = f"{self.length // 2}-{self.length}" if self.ragged else f"{self.length}"
@@ -67,7 +67,7 @@ class Shape:
 
     @property
     def read(self) -> int:
-        """Bytes of the cache that a launch has to read."""
+        """Bytes of the cache a launch has to read."""
         return sum(self.lengths) * self.token_bytes
 
     @property
@@ -83,7 +83,7 @@ class Shape:
 
     @property
     def num_sets(self) -> int:
-        """Sets of pages that launches take in turn."""
+        """Sets of pages, used by launches in turn."""
         return max(1, math.ceil(LEAST_BYTES / self.read))
 
 
@@ -138,7 +138,7 @@ class Tensors:
         self.expected = [self._expected(*pair) for pair in self.picked]
 
     def tokens(self, cache: Any, sequence: int, index: int = 0) -> Any:
-        """Return what a sequence has in a cache, (kv heads, length, dim); of MLA without heads."""
+        """Return a sequence's part of a cache, (kv heads, length, dim); of MLA without heads."""
         import torch
 
         # As bytes: torch does not index every kind of fp8.
@@ -163,7 +163,7 @@ class Tensors:
         return scores.softmax(0) @ values
 
     def wrong(self, launch: Any) -> float:
-        """Return the error of a launch on the first set as a multiple of what is tolerated."""
+        """Return the error of a launch on the first set as a multiple of the tolerance."""
         self.out.fill_(float("nan"))
         launch()
         if self.device == "cuda":
@@ -178,7 +178,7 @@ class Tensors:
         return worst / TOLERANCE
 
     def splits(self, programs: int) -> int:
-        """Return the pages of a split, so that a launch has about so many programs with work."""
+        """Return the pages of a split for about as many working programs."""
         programs_per_sequence = (
             -(-self.shape.heads // 64) if self.shape.mla else self.shape.kv_heads
         )

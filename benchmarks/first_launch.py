@@ -1,18 +1,18 @@
-"""How long a process takes to its first launch of a kernel: from an archive, and from cubins that it has.
+"""Time of a process to its first launch of a kernel, from an archive and from cubins.
 
     aotc build kernels.toml --target sm_90a -o dist
     python -m benchmarks.first_launch dist/kernels.aotc [--variants 1000] [--runs 15] [--json FILE]
 
-Each figure is of a fresh process with a context and its memory, everything imported and nothing loaded,
-from there until a first launch of vector_add has finished:
+Each figure is for a fresh process with a context and its memory, everything imported and nothing
+loaded. It ends when the first launch of vector_add has finished:
 
-- `bare`: `cuLibraryLoadData`, `cuLibraryGetKernel` and a launch, for the one cubin that it launches;
+- `bare`: `cuLibraryLoadData`, `cuLibraryGetKernel` and a launch, for the launched cubin alone;
 - `bare, all`: the same, with every variant of the kernel loaded, as the archive does;
 - `archive`: `aotc.load` with this kernel from a file in the page cache, and a launch;
-- `archive, one`: the same from an archive whose kernels have one variant each.
+- `archive, one`: the same from an archive with one variant of each kernel.
 
-Archives are made of as many variants as one asks for by `archive_scale`. Ways alternate, process by
-process; a ratio is the median of pairs.
+`archive_scale` makes archives of the requested number of variants. The ways alternate, process
+by process; a ratio is the median of pairs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WAYS = ("bare", "bare, all", "archive", "archive, one")
 
 
 def _variants(kernel: Kernel) -> list[Variant]:
-    """Return a kernel's variants for the target, what is launched here first: fp32, four warps."""
+    """Return a kernel's variants for the target, the launched one first: fp32, four warps."""
     variants = [variant for variant in kernel.variants if variant.target == _TARGET]
     fits = [v for v in variants if "fp32" in v.types and v.num_threads == _THREADS]
     first = max(fits, key=lambda variant: len(variant.guards))
@@ -95,7 +95,7 @@ def _archive(driver: _Driver, path: str, name: str) -> object:
 
 
 def measure(way: str, folder: Path) -> None:
-    """Print the nanoseconds of one way, in a process that is there for it alone."""
+    """Print the nanoseconds of one way, in its own process."""
     names = json.loads((folder / "names.json").read_text())
     cubins = [
         (path.read_bytes(), names[path.name].encode()) for path in sorted(folder.glob("*.cubin"))

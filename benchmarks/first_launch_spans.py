@@ -1,10 +1,11 @@
-"""Which functions a C program's first launch spends its time in, one after the other.
+"""Functions in a C program's first launch, by time, one after the other.
 
     python -m benchmarks.first_launch_spans dist/kernels.aotc --kernels vector_add --forms stored [--fake]
 
-As `first_launch_in_c`, with everything compiled with -finstrument-functions (`first_launch_spans.c`): medians of
-fresh processes of each call's microseconds, and of those that are its own, which the clock of each call adds some
-tens of nanoseconds to. Calls below `--least` are left out.
+As `first_launch_in_c`, with everything compiled with -finstrument-functions
+(`first_launch_spans.c`). Prints medians over fresh processes of each call's total and own
+microseconds. The clock adds some tens of nanoseconds to own time per call. Calls below `--least`
+are left out.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from peers import Launch
 
 EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
-ROWS_AT_ONCE = 64  # of which a program puts scales in order, at most
+ROWS_AT_ONCE = 64  # rows whose scales one program orders, at most
 
 
 @dataclass(frozen=True)
 class Run:
-    """A launch, and where it leaves results: in order of rows, or row `numbers[i]` at *i*.
+    """A launch and its results: in order of rows, or row `numbers[i]` at *i*.
 
-    `staged` are operands that it makes first.
+    `staged` are operands it computes first.
     """
 
     launch: Launch
@@ -88,7 +88,7 @@ class Layer:
 
     @property
     def ordered_kernel(self) -> str:
-        """The name of the kernel that stores rows in order."""
+        """The name of the kernel storing rows in order."""
         form = "" if self.weights == "bf16" else f"_{self.weights}"
         return f"fused_moe_{'up' if self.first else 'down'}{form}"
 
@@ -128,7 +128,7 @@ class Layer:
             numbers += [rows, fill]
             experts += [0 if self.alike else expert] * count
         total = sum(map(len, numbers))
-        # A launch has room for the most blocks that there can be.
+        # A launch has room for the largest possible number of blocks.
         numbers.append(torch.full((self.rows + EXPERTS * block - total,), self.rows))
         experts += [0] * (self.rows // block + EXPERTS - len(experts))
         return {
@@ -140,8 +140,8 @@ class Layer:
     def rows_in_order(self, most: int, align: int) -> dict[str, Any]:
         """Return rows in the order of their experts, and where blocks of up to `most` begin, longest first.
 
-        Those of an expert are cut into as many blocks as it takes, of about as many rows, and each is filled up to a
-        multiple of `align`.
+        Each expert's rows are cut into the fewest blocks, of about equal size. Each block is
+        padded to a multiple of `align`.
         """
         import torch
 
@@ -155,7 +155,7 @@ class Layer:
         for _, part in blocks:
             numbers += [part, torch.full((-len(part) % align,), self.rows)]
             starts.append(starts[-1] + len(part) + len(numbers[-1]))
-        # A launch has room for the most blocks and rows that there can be.
+        # A launch has room for the largest possible number of blocks and rows.
         empty = self.most_blocks(most) - len(blocks)
         capacity = self.rows + self.most_blocks(most) * align
         capacity += -capacity % ROWS_AT_ONCE
@@ -203,7 +203,7 @@ class Layer:
         return rows.transpose(1, 2).contiguous().view(self.b.dtype)
 
     def column_arguments(self, most: int, align: int) -> dict[str, Any]:
-        """Return the arguments of the kernel whose tiles are transposed by name."""
+        """Return the arguments of the transposed-tile kernel by name."""
         b = self.b
         if self.swiglu:
             b = b.view(EXPERTS, 2, self.n // 8, 8, self.k).transpose(1, 2)
@@ -224,9 +224,9 @@ class Layer:
         }
 
     def blockwise_arguments(self, block: int, tail: int) -> dict[str, Any]:
-        """Return the arguments of the kernel of fp8 whose rows are in order, and of the one that orders them.
+        """Return the arguments of the fp8 kernel with ordered rows, and of the ordering kernel.
 
-        There is as much room for each block as the largest may have, block + tail.
+        Each block has room for the largest size, block + tail.
         """
         arguments = self.column_arguments(block + tail, block + tail)
         scales, num_scales = self.scales["scale_a_ptr"], self.k // 128
@@ -277,17 +277,17 @@ class Layer:
 
     @property
     def choices(self) -> dict[str, bool]:
-        """What the kernel does besides multiplying."""
+        """Fused work beside multiplying."""
         more = {} if self.weights == "int4" else {"SWIGLU": self.first}
         return {"WEIGHTED": not self.first, **more}
 
     @property
     def block_k(self) -> int:
-        """How much of K a step takes."""
+        """Extent of a step along K."""
         return 128 if self.weights == "fp8" else 64
 
     def check(self, name: str, run: Run) -> bool:
-        """Return whether a launch is right for some experts, over results that were poisoned."""
+        """Return whether a launch is right for some experts, over poisoned results."""
         import torch
 
         for tensor in (run.out, *(() if run.staged is None else (run.staged,))):

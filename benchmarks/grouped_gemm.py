@@ -1,15 +1,15 @@
-"""Grouped GEMM of groups that differ in M, N, K and strides, against Triton and a cuBLAS call for each.
+"""Grouped GEMM with groups of different M, N, K and strides, against Triton and cuBLAS calls.
 
     aotc build benchmarks/grouped_gemm.toml -o dist
     python benchmarks/grouped_gemm.py dist/grouped_gemm.aotc [--groups N] [--no-triton] [--rows N,…]
         [--as-given] [--json FILE]
 
-aotc and Triton compile the same source, `kernels/grouped_gemm.py`, which makes the tensor maps of a group
-in the kernel; both get scratch memory for them. A launch is of two kernels: the first orders the groups
-by their K, unless they are to be computed `--as-given`. Each picks its best configuration first; then the best
-ones and cuBLAS run in turn, and ratios are taken round by round. The same is done of one large group, the
-rate of a dense product by the same kernel. Every configuration is held against float64 before it is
-timed. Data are random, results are poisoned.
+aotc and Triton compile the same source, `kernels/grouped_gemm.py`, with tensor maps of a group
+made in the kernel; both get scratch memory for them. A launch is two kernels: the first sorts
+the groups by K, unless they are computed `--as-given`. Each peer picks its fastest configuration
+first. Then these and cuBLAS run in turn, and ratios are taken round by round. The same runs on
+one large group, for the kernel's rate on a dense product. Every configuration is checked against
+float64 before it is timed. Data are random, results are poisoned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DENSE = (((8192, 8192, 4096),), ((8192, 8192, 4104),))
 TRITON_CONFIGS = ((128, 4, 4), (128, 8, 4), (256, 8, 3))
 # How many programs go through the tiles, for each SM.
 PROGRAMS = (1, 2)
-ORDERED = 64  # groups that a program of Triton's orders
+ORDERED = 64  # groups sorted by one of Triton's programs
 
 Size = tuple[int, int, int]
 
@@ -86,17 +86,17 @@ class Groups:
 
     @property
     def to_order(self) -> list[Any]:
-        """The arguments of the kernel that orders the groups."""
+        """The arguments of the sorting kernel."""
         return [self.numbers[0], self.order, len(self.sizes)]
 
     def check(self, name: str, launch: Launch) -> bool:
-        """Return whether a launch is right, over results that were poisoned."""
+        """Return whether a launch is right, over poisoned results."""
         for tensor in self.c:
             tensor.fill_(float("nan"))
         launch()
         for a, b, c in zip(self.a, self.b, self.c, strict=True):
             expected = a.double() @ b.double().T
-            # bf16 rounds to 2^-9 of a value; sums of products are off by less than that of their size.
+            # bf16 rounds to 2^-9 of a value; sums of products have a smaller error of their size.
             error = (c.double() - expected).abs().max() / expected.abs().max()
             if not error < 2**-8:
                 print(f"    {name} is wrong by {error:.3g} of the largest result", file=sys.stderr)
@@ -129,7 +129,7 @@ def aotc_candidates(
 
 
 def triton_candidates(groups: Groups, *, as_given: bool) -> Iterator[tuple[str, Launch]]:
-    """Yield a launch of each configuration that Triton compiles."""
+    """Yield a launch of each configuration Triton compiles."""
     import torch
     import triton
 

@@ -1,8 +1,8 @@
 """Triton as a peer of benchmarks/hopper.py: the same source files, compiled by it, with its configs.
 
-Arguments, grids and the blocks of descriptors follow from benchmarks/hopper.toml, so both compilers
-are asked for the same. Configurations are compiled by other processes first, into the cache that
-this one then reads: Triton takes seconds for each, and some it cannot compile end the process.
+Arguments, grids and the blocks of descriptors follow from benchmarks/hopper.toml, so both
+compilers get the same problem. Other processes compile the configurations into the cache first.
+Triton takes seconds for each, and some failures end the process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def _grid(**axes: Iterable[object]) -> list[Config]:
 
 
 def _persistent(block_k: int) -> list[Config]:
-    """Return what Triton's own persistent tutorial tunes over.
+    """Return the tuning space of Triton's persistent tutorial.
 
-    Specialised warps are not among it: Triton 3.6 specialises on Hopper with num_warps = 4 only, and
-    there fails on a descriptor's store.
+    Warp specialisation is not included: Triton 3.6 specialises on Hopper with num_warps = 4
+    only, and fails there on a descriptor's store.
     """
     configs = _grid(
         BLOCK_M=[128],
@@ -55,7 +55,7 @@ def _persistent(block_k: int) -> list[Config]:
 
 
 def _small(**axes: Iterable[object]) -> list[Config]:
-    """Return a grid, each also with launches that overlap."""
+    """Return a grid, each also with overlapping launches."""
     return [
         config | {"PDL": overlap, "launch_pdl": overlap}
         for config in _grid(**axes)
@@ -253,7 +253,7 @@ def _warm(name: str, config: Config, args: dict[str, Any]) -> str:
 def compiled(
     points: Iterable[tuple[str, Config]], args: dict[str, Any], folder: str
 ) -> Iterator[tuple[str, Config, str]]:
-    """Yield kernels and configurations, compiled into `folder`, and what was wrong, if anything."""
+    """Yield kernels and configurations, compiled into `folder`, and the error, if any."""
     os.environ["TRITON_CACHE_DIR"] = folder
     import torch
 

@@ -1,8 +1,8 @@
 """The workloads of benchmarks/hopper.py: operands, the right answer, and the library's own product.
 
-A workload hands out arguments by the names that the kernels' parameters have, so that one table
-serves every kernel that can do it, whoever compiles it. Operands are normally distributed, and there
-are as many sets of them as it takes for none to be found in the L2 again.
+A workload names its arguments after the kernels' parameters, so one table serves every kernel
+for it, compiled by either compiler. Operands are normally distributed. There are enough sets of
+them to miss the L2 on every launch.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ Arguments = dict[str, Any]
 class Work:
     """A workload on the GPU: `products` of (M, K) and (K, N).
 
-    `make` makes a set of arguments, `exact` is its result in fp64, `library` binds arguments
-    to the library's, which puts it into the argument `out`. A set may be of several "layers", each
-    with arguments for a launch of its own. `kernels` are those of the archive that can do the work, and `triton` those that Triton compiles,
-    too. What only the library reads, such as weights in a type that it can multiply, is `library_alone`:
-    it does not count as bytes read. A result may be off by `relative` of itself, for being rounded to bf16, and by `tolerance` of
-    the typical size of results, for how it is summed.
+    `make` makes a set of arguments, `exact` is its result in fp64, `library` binds arguments to
+    the library's product into the argument `out`. A set may be of several "layers", each with
+    arguments for its own launch. `kernels` are from the archive, and `triton` is the subset
+    compiled by Triton too. Arguments for the library alone, such as weights converted to a
+    supported type, are `library_alone`: they do not count as bytes read. A result may be off by
+    `relative` of itself, for rounding to bf16. It may also be off by `tolerance` of the typical
+    result, for the order of summation.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Work:
 
 
 def layers_of(args: Arguments) -> list[Arguments]:
-    """Return the arguments of each launch that a set is for."""
+    """Return the arguments of each launch for a set."""
     return args.get("layers", [args])
 
 
@@ -117,7 +118,7 @@ def _linear(
     kernels: tuple[str, ...],
     triton: tuple[str, ...] = (),
 ) -> Work:
-    """Return rows times the transpose of weights, in bf16: what a linear layer is."""
+    """Return rows times the transpose of weights, in bf16: a linear layer."""
     m, n, k = shape
 
     return Work(
@@ -147,7 +148,7 @@ def _small(m: int) -> Work:
 
 
 def _chain(m: int, size: int = 8192, count: int = 8) -> Work:
-    """Return layers of few rows, each with weights of its own and the rows that the last one stored."""
+    """Return layers of few rows, each with its own weights and the last one's output as input."""
 
     def make() -> Arguments:
         rows, layers = _normal(m, size), []
@@ -170,7 +171,7 @@ def _chain(m: int, size: int = 8192, count: int = 8) -> Work:
     return Work(
         *(f"chain {m}", m, size, size, kernels, make, exact, library, kernels),
         products=count,
-        tolerance=0.1,  # every layer rounds to bf16, on the grounds of what the last one rounded
+        tolerance=0.1,  # every layer rounds its bf16 input again
     )
 
 
@@ -276,7 +277,7 @@ def _weight_only(size: int) -> Work:
 
 
 def _int4(m: int, size: int = 8192, group: int = 128) -> Work:
-    """Return few rows times weights of 4 bits, of which a group has a scale; see `unpacked_int4`."""
+    """Return few rows times 4-bit weights, with a scale for each group; see `unpacked_int4`."""
 
     def make() -> Arguments:
         numbers = torch.randint(0, 16, (size, size // 8, 8), device="cuda")
@@ -338,7 +339,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def _mxfp4(m: int, size: int = 8192) -> Work:
-    """Return rows times weights of mxfp4, whose values bf16 holds exactly."""
+    """Return rows times weights of mxfp4: bf16 holds their values exactly."""
 
     def make() -> Arguments:
         table = torch.tensor((*_E2M1, *(-value for value in _E2M1)), device="cuda", dtype=BF16)
@@ -363,7 +364,7 @@ def _mxfp4(m: int, size: int = 8192) -> Work:
 
 
 def _wrapped(words: torch.Tensor) -> torch.Tensor:
-    """Return unsigned words of 32 bits, which are int64, as int32."""
+    """Return unsigned 32-bit words, stored as int64, as int32."""
     return torch.where(words < 1 << 31, words, words - (1 << 32)).to(torch.int32)
 
 
