@@ -64,7 +64,7 @@ class Task:
     bad: list[str]
 
     def may_try(self, name: str) -> bool:
-        """Report the try of `name`, unless it is a bad candidate."""
+        """Report the try of `name` and return True, or False for a bad candidate."""
         if name in self.bad:
             return False
         tell(trying=name)

@@ -1,12 +1,12 @@
-"""How many files of a random sample `aotc init` writes a manifest for that builds without an edit.
+"""Share of a random sample of files with an `aotc init` manifest that builds unedited.
 
 Run: `python benchmarks/init_sample.py FOLDER… --seed 9 --count 21 [--all-variants] [--verify]`
 
-The folders hold unpacked packages. Files with kernels are drawn with the seed and shown; a file
-counts if at least 90 % of its kernels build from its manifest without an edit: the first variant of
-each is compiled to a cubin, or all of them with `--all-variants`. With `--verify` the first launch of
-that variant that stores something must also agree with the interpreter. Functions that only kernels call, and those for other
-vendors, are no kernels. The reasons for all others are printed.
+The folders hold unpacked packages. Files with kernels are drawn with the seed and shown. A file
+counts if at least 90 % of its kernels build from its manifest unedited: the first variant of
+each is compiled to a cubin, or all of them with `--all-variants`. With `--verify`, the variant's
+first launch with a store must also agree with the interpreter. Device functions, and kernels for
+other vendors, do not count. The reasons for all other files are printed.
 """
 
 # pyright: reportPrivateUsage=false
@@ -55,7 +55,7 @@ _HELPER = "it is for other kernels to call"
 
 
 def main() -> None:
-    """Draw files, write and build a manifest for each, and print which count."""
+    """Draw files, write and build a manifest for each, and print whether it counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--seed", type=int, default=9)
@@ -94,7 +94,7 @@ def _has_kernels(file: str) -> bool:
 
 
 def _counts(file: str, built: Callable[[Path], tuple[int, list[tuple[str, str]]]]) -> bool:
-    """Print what comes of a file; return whether it counts."""
+    """Print a file's outcome; return whether it counts."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder) / "kernels.toml"
@@ -176,9 +176,9 @@ def _disagreement(subject: Subject, seconds: int) -> str:
 
 
 def _first_launch(subject: Subject) -> Finding | None:
-    """Return what comes of the first launch that stores something, None if there is none."""
+    """Return the outcome of the first launch with a store, None if there is none."""
     options = VerifyOptions()
-    # The parts of `verify_variant`, which runs all launches.
+    # The parts of `verify_variant`; it runs all launches.
     for compiled, condition in variants._members(subject, compile_ptx):  # noqa: SLF001
         if isinstance(compiled, ResourceError):
             continue
@@ -197,7 +197,7 @@ def _first_launch(subject: Subject) -> Finding | None:
 
 @contextmanager
 def _limited(seconds: int) -> Generator[None]:
-    """Raise TimeoutError in code that takes longer."""
+    """Raise TimeoutError in code over the time limit."""
 
     def stop(*_: object) -> None:
         raise TimeoutError
@@ -211,7 +211,7 @@ def _limited(seconds: int) -> Generator[None]:
 
 
 def _all_built(manifest: Path) -> tuple[int, list[tuple[str, str]]]:
-    """Build a manifest; return how many kernels are in its archive, and what failed."""
+    """Build a manifest; return the number of kernels in its archive, and the failures."""
     out = manifest.parent / "dist"
     built = _aotc("build", "--keep-going", "-j", "2", "-o", str(out), str(manifest))
     failed = [("build", line) for line in built.stderr.splitlines() if "error: " in line]

@@ -1,18 +1,18 @@
-"""What a launch costs the host: raw driver, aotc from C and from Python, Triton; interleaved.
+"""Host cost of a launch: raw driver, aotc from C and from Python, Triton; interleaved.
 
     aotc build benchmarks/launch.toml -o dist
     python benchmarks/launch.py dist/launch.aotc [--json FILE]
 
-Three kernels, launched over and over with the same arguments: `vector_add` takes pointers,
-`scale_rows` three tensors, of which the launcher encodes maps, and `matmul` pointers that the
-launcher makes maps of, on a condition. What is timed is the CPU until the call returns. `raw` is
-cuLaunchKernelEx in a loop in C, with the function, the dimensions and the parameters that aotc
-passes, encoded maps included: what a perfect caller pays. Batches are shorter than the driver's
-queue (about a thousand launches), and the GPU is idle before each, so nobody waits for it. A
-problem is small on purpose.
+Three kernels are launched over and over with the same arguments: `vector_add` takes pointers,
+`scale_rows` three tensors with maps encoded by the launcher, and `matmul` pointers with
+conditional tensor maps made by the launcher. The CPU time until the call returns is measured.
+`raw` is cuLaunchKernelEx in a loop in C, with aotc's function, dimensions and parameters,
+encoded maps included: the cost of a perfect caller. Batches are shorter than the driver's queue
+(about a thousand launches), and the GPU is idle before each, so the queue never blocks. Problems
+are small on purpose.
 
-`--fake LIBCUDA` runs without a GPU and without torch, on the fake driver of the tests: what is then
-left of a launch is aotc's own share.
+`--fake LIBCUDA` runs without a GPU and without torch, on the fake driver of the tests: the time
+is then aotc's own share.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Decompress = ctypes.CFUNCTYPE(
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a dense tensor is, and what Python callers pass for it."""
+    """Address of a dense tensor, and its Python argument."""
 
     address: int
     dtype: str
@@ -60,7 +60,7 @@ class Memory:
     value: Any
 
     def fake(self, *, is_tensor: bool) -> Tensor | Pointer:
-        """Return what stands in for a tensor without a GPU."""
+        """Return a stand-in for a tensor without a GPU."""
         location = self.address, self.dtype
         return Tensor(*location, self.shape) if is_tensor else Pointer(*location)
 

@@ -1,10 +1,10 @@
-"""A library's functions in several processes at a time, each of which imports the library once.
+"""Run a library's functions in several processes, each importing the library once.
 
     python library_parts.py LIBRARY OUTPUTS -j N --seconds S [--only NAMES] [--configs K]
 
-Runs `library_program.py` N times; the processes share the functions, and all are ended after S seconds.
-Writes OUTPUTS.json as that does, of all together, with the files of outputs; a function that was not
-done has failed. Imports neither torch nor Triton itself.
+Runs `library_program.py` N times; the processes share the functions, and all are ended after S
+seconds. Writes OUTPUTS.json in the same form, for all together, with the files of outputs. An
+unfinished function has failed. Imports neither torch nor Triton itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Run the functions, and write what happened."""
+    """Run the functions, and write the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("library")
     parser.add_argument("outputs", type=Path)

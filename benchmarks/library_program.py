@@ -3,16 +3,18 @@
     python library_program.py LIBRARY OUTPUTS [--only NAMES] [--claims DIR] [--configs K]
         [--repeats N [--record DIR] [--lock FILE]] [--expected FILES] [--without-gpu]
 
-Runs functions of a library, forward and backward where it has both, and writes their results to OUTPUTS
-(by torch) and what happened to OUTPUTS.json: seconds to the first result and to the last, from the
-start of the process or from the time in LIBRARY_STARTED, which functions ran and how long they took, why
-others did not, the specialisations that were launched, and the seconds of one more round, of the best of
-N, during which FILE is locked; under the recorder as well, which then writes to a folder. NAMES,
-separated by commas, are those to run. Processes with the same folder of claims share the functions: each
-is run by the first that claims it. Of an autotuner's configs the first K are tried. FILES, separated by
-commas, are outputs to compare with. LIBRARY is a module beside this file: `liger_kernel`, `fla` or
-`sglang`. Needs torch, the library, Triton (or archives in its place) and a GPU; without one, launches do
-nothing.
+Runs functions of a library, forward and backward where it has both, and writes their results to
+OUTPUTS (by torch). OUTPUTS.json gets the seconds to the first result and to the last, from the
+start of the process or from the time in LIBRARY_STARTED. It also gets the functions run with
+their times, the errors of the others, and the launched specialisations. With N repeats it gets
+the seconds of the best extra round, with FILE locked; under the recorder as well, writing to a
+folder.
+
+NAMES, separated by commas, selects functions. Processes with the same folder of claims share the
+functions: each runs in the first process to claim it. Of an autotuner's configs the first K are
+tried. FILES, separated by commas, are outputs to compare with. LIBRARY is a module beside this
+file: `liger_kernel`, `fla` or `sglang`. Needs torch, the library, Triton (or archives in its
+place) and a GPU; without one, launches do nothing.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ def made(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> 
 def both(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """Return an output, and the gradients of the inputs, of a sum of the output with random weights.
 
-    A sum of squares would not do: of a norm's output it hardly depends on the input, so that the
-    gradient is what rounding leaves of it.
+    A sum of squares would not do: for a norm it hardly depends on the input, so the gradient
+    would be rounding error.
     """
     result = output.detach().clone()  # some functions write gradients over their output
     draw = torch.Generator("cpu").manual_seed(1)
@@ -58,11 +60,12 @@ def both(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
     return [result, *(tensor.grad for tensor in inputs if tensor.grad is not None)]
 
 
-# ---- what is not installed ----------------------------------------------------------------------
+# ---- missing modules
+# -----------------------------------------------------------------------------
 
 
 class _Anything:
-    """A value of a module that is not installed: may be called, decorated with, derived from."""
+    """A value of a missing module: may be called, decorated with, derived from."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
@@ -99,9 +102,9 @@ class _Module(types.ModuleType):
 
 
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Find modules that a library imports for what is not used here: servers, compiled extensions.
+    """Find unused imports of a library: servers, compiled extensions.
 
-    They come last, after all that is installed, and only for the names that are given.
+    This finder comes after all installed modules, and only for the given names.
     """
 
     def __init__(self, *names: str) -> None:
@@ -121,11 +124,12 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-# ---- what is launched ---------------------------------------------------------------------------
+# ---- launches
+# ------------------------------------------------------------------------------------
 
 
 class Watch:
-    """The specialisations that are launched, as Triton makes them, by hooks of its functions.
+    """The launched specialisations, as Triton makes them, by hooks of its functions.
 
     Trials of the autotuner do not count. The last one is taken back if the launch fails.
     """
@@ -194,7 +198,7 @@ def _word(value: Any) -> str:
 
 
 def main() -> None:
-    """Run each function once, then all of those that ran again."""
+    """Run each function once, then rerun all successful ones."""
     options = _options()
     if options.without_gpu:
         global DEVICE  # noqa: PLW0603 - libraries' modules import it
@@ -336,12 +340,12 @@ LIMITS = {
 
 
 def _errors(outputs: dict[str, Any], files: Sequence[str]) -> dict[str, float]:
-    """Return by how much outputs differ from those expected: 0 is equal to the bit, 1 what may be.
+    """Return the error of outputs against the expected ones: 0 is bit-equal, 1 is the bound.
 
-    A result may differ by so many units in the last place of its type: by four, of fp32 by two of tf32,
-    which is what dots multiply, of 8 bits by one. That bounds the norm of the difference, relative to
-    the norm, and the largest difference, relative to the largest element. Results of another shape or
-    type, or with NaN or infinity elsewhere, are infinitely far.
+    A result may differ by a few units in the last place of its type: four, for fp32 two of tf32
+    (dots multiply in it), for 8 bits one. This bounds the norm of the difference, relative to
+    the norm, and the largest difference, relative to the largest element. Another shape or type,
+    or NaN or infinity elsewhere, is an infinite error.
     """
     errors_by_name: dict[str, float] = {}
     for name, expected in (pair for file in files for pair in torch.load(file).items()):

@@ -1,6 +1,6 @@
-"""Functions of SGLang (0.4.9, whose wheel is Python alone) for `library_program.py`.
+"""Functions of SGLang (0.4.9, a pure Python wheel) for `library_program.py`.
 
-What its modules import beside torch and Triton, servers and compiled extensions, is stood in for.
+Stand-ins replace its modules' other imports: servers and compiled extensions.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@
     python benchmarks/long_rows.py dist/long_rows.aotc [--work softmax …] [--columns 4096 …] [--no-triton]
         [--liger FOLDER] [--json FILE]
 
-aotc and Triton compile the same sources of kernels/, one program instance for each row. Triton has
-one CTA for a row, and 4 to 32 warps. Every configuration is held against float64 on some rows
-before it is timed, over a poisoned result. The best of each, a copy of as many bytes and torch's own function run
-in turn, on bf16 operands that the L2 does not hold; ratios are medians of rounds. FOLDER has the package
-liger_kernel, whose cross-entropy is a peer then, as its own function launches it under Triton: with gradients it
-stores these over the logits. The loss alone reads what the copy reads and writes nothing: of the copy is a
-ratio of rates.
+aotc and Triton compile the same sources of kernels/, one program instance for each row. Triton
+has one CTA for a row, and 4 to 32 warps. Every configuration is checked against float64 on some
+rows before it is timed, over a poisoned result. The fastest of each, a copy of as many bytes and
+torch's own function run in turn, on bf16 operands larger than the L2; ratios are medians of
+rounds. With FOLDER, liger_kernel's cross-entropy is a peer, launched by its own function under
+Triton: it stores gradients over the logits. The loss alone only reads, so its ratio to the copy
+is one of rates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ SETS = 2
 ROUNDS, TRIALS, LAUNCHES = 41, 7, 3
 COLUMNS = (1024, 4096, 16384, 32768, 65536, 131072, 262144)
 EPS = 1e-6
-# Elements that a thread of fewer than 32 warps holds under Triton; more of them spill and compile for minutes.
+# Elements per thread under Triton with fewer than 32 warps; more of them spill and compile for
+# minutes.
 MAX_HELD = 128
 LOOP_BLOCKS = (4096, 8192, 16384)
 ALWAYS_LOOPS = ("cross_entropy",)
@@ -43,7 +44,7 @@ LIGER_BLOCK, LIGER_WARPS = 32768, 32
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel, where its source is, and the vectors of weights and statistics that it takes.
+    """A kernel, its source, and its vectors of weights and statistics.
 
     Arguments are rows, weights, the result, statistics, and numbers.
     """
@@ -69,7 +70,7 @@ class Work:
         return [x, *weights, torch.empty_like(x), *statistics, columns, rows, columns, *eps]
 
     def weights_of(self, arguments: list[Any]) -> list[Any]:
-        """Return what stands between rows and the result."""
+        """Return the arguments between rows and the result."""
         return arguments[1 : 1 + self.weights]
 
     def out(self, arguments: list[Any]) -> Any:
@@ -96,7 +97,7 @@ class Loss(Gradient):
     """Cross-entropy alone: the loss of every row and its log-sum-exp."""
 
     def arguments(self, rows: int, columns: int) -> list[Any]:
-        """Return random logits and targets, and room for what is found."""
+        """Return random logits and targets, and room for the results."""
         x, target, _, *rest = super().arguments(rows, columns)
         return [x, target, *rest[:-1]]
 
@@ -115,7 +116,7 @@ WORK = {
 
 
 def by_torch(name: str, x: Any, weights: list[Any]) -> Any:
-    """Return what torch's own function makes of rows, of any dtype."""
+    """Return torch's own function of rows, of any dtype."""
     from torch.nn import functional
 
     if name == "softmax":
@@ -132,7 +133,7 @@ def by_torch(name: str, x: Any, weights: list[Any]) -> Any:
 
 
 def serves(config: Config, columns: int, *, always_loops: bool = False) -> bool:
-    """Return whether a config is one for rows of a length: a block that is held is all of it."""
+    """Return whether a config fits rows of a length: a block held in registers is the whole row."""
     if always_loops:
         return config["BLOCK"] <= columns
     return config["BLOCK"] < columns if config.get("LOOP") else config["BLOCK"] == columns
@@ -141,7 +142,7 @@ def serves(config: Config, columns: int, *, always_loops: bool = False) -> bool:
 def triton_configs(
     columns: int, *, has_loop: bool = True, always_loops: bool = False
 ) -> Iterator[Config]:
-    """Yield configs with one block for a row that threads can hold, and with loops over it."""
+    """Yield configs with one block for a row within the register limit, and with loops over it."""
     if always_loops:
         for block, warps in itertools.product(LOOP_BLOCKS, (4, 8, 16, 32)):
             if block <= columns and block <= 64 * 32 * warps:
@@ -159,7 +160,7 @@ def triton_configs(
 
 
 def problem(name: str, launch: Callable[[], object], arguments: list[Any]) -> str:
-    """Return what is wrong with the result of a launch, if anything: some rows against float64."""
+    """Return the error in a launch's result, if any: some rows against float64."""
     import torch
 
     work = WORK[name]
@@ -183,7 +184,7 @@ def problem(name: str, launch: Callable[[], object], arguments: list[Any]) -> st
 
 
 def aotc_candidates(name: str, kernel: Any, columns: int) -> Iterator[tuple[Config, Any]]:
-    """Yield what the archive has for rows of a length."""
+    """Yield the archive's launches for rows of a length."""
     for config in built(kernel):
         if serves(config, columns, always_loops=name in ALWAYS_LOOPS):
             yield (
@@ -193,7 +194,7 @@ def aotc_candidates(name: str, kernel: Any, columns: int) -> Iterator[tuple[Conf
 
 
 def triton_candidates(name: str, rows: int, columns: int) -> Iterator[tuple[Config, Any]]:
-    """Yield what Triton makes of the same source; nothing where it is not installed."""
+    """Yield Triton's launches of the same source; none without Triton."""
     if importlib.util.find_spec("triton") is None:
         return
     path = ROOT / "kernels" / WORK[name].file
@@ -300,7 +301,7 @@ def measure(
 
 
 def main() -> int:
-    """Measure what is asked for."""
+    """Measure the requested work."""
     import torch
 
     import aotc

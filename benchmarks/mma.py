@@ -3,13 +3,14 @@
     aotc build benchmarks/mma.toml --without wgmma -o dist
     python benchmarks/mma.py dist/mma.aotc [--work matmul attention] [--json FILE]
 
-With `aotc build benchmarks/mma.toml` and `--triton-target 90` both use what the GPU has.
+With `aotc build benchmarks/mma.toml` and `--triton-target 90` both use the GPU's own
+instructions.
 
 Both compile the same source files over the same grid of configurations. Triton is held to
-mma.sync by compiling for sm_80, as it would for an A100; the driver assembles that PTX for the
-GPU at hand. Each peer first picks its best configuration, then the best ones run in turn, ROUNDS
-times, and the medians are compared. cuBLAS and cuDNN (through torch) run along to show where the
-GPU's own instructions are. Data are random; matmul's operands are fresh for each shape.
+mma.sync by compiling for sm_80, as for an A100; the driver assembles this PTX for the GPU at
+hand. Each peer first picks its fastest configuration, then these run in turn, ROUNDS times, and
+the medians are compared. cuBLAS and cuDNN (through torch) run along to show the rate of the
+GPU's own instructions. Data are random; matmul's operands are fresh for each shape.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class Work:
         raise NotImplementedError
 
     def library(self) -> Launch:
-        """Return a launch of what the vendor's library does for the same work."""
+        """Return a launch of the vendor's library for the same work."""
         raise NotImplementedError
 
 
@@ -263,7 +264,7 @@ def aotc_launches(work: Work, kernel) -> dict[str, Launch]:
 
 
 def agree(work: Work, peers: dict[str, Launch]) -> None:
-    """Check that the peers compute the same before anything is compared."""
+    """Check the peers against each other before anything is compared."""
 
     results = []
     for launch in peers.values():

@@ -4,11 +4,11 @@
     python benchmarks/norm_backward.py dist/norm_backward.aotc [--work rmsnorm …] [--columns 4096 …] [--no-triton]
         [--json FILE]
 
-A pass is two launches: one for the rows, whose persistent programs add up what the weights get, and one for the sums
-of what these have stored; of LayerNorm three. Triton runs the same source. torch.compile has a forward pass
-compiled and its backward pass timed. Each is held against float64 before it is timed. The best of each and a copy
-run in turn on operands that the L2 does not hold. Rates are of three times the rows; ratios are medians of rounds, that
-of the copy one of rates.
+A pass is two launches: persistent programs compute the rows' gradients and partial sums of the
+weights' gradients, then a second kernel adds these up; LayerNorm has three. Triton runs the same
+source. torch.compile has its backward pass timed alone. Each is checked against float64 before
+it is timed. The fastest of each and a copy run in turn on operands larger than the L2. Rates are
+of three times the rows; ratios are medians of rounds, and of rates for the copy.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Operands:
 
     @property
     def grads(self) -> int:
-        """How many vectors have gradients: weights, and biases of a LayerNorm."""
+        """Number of vectors with gradients: weights, and biases of a LayerNorm."""
         return 2 if self.name == "layernorm" else 1
 
     def rows_arguments(self, programs: int) -> list[Any]:
@@ -74,7 +74,7 @@ class Operands:
         return [self.dy, self.x, self.w, *self.statistics, self.dx, *partial, *numbers]
 
     def sums_arguments(self, programs: int) -> list[list[Any]]:
-        """Return the arguments of the launches that add up what programs have stored."""
+        """Return the arguments of the launches adding up the programs' partial sums."""
         ends = zip(self.partial[: self.grads], self.sums, strict=False)
         return [[partial, out, programs, self.columns] for partial, out in ends]
 
@@ -102,7 +102,7 @@ class Operands:
 
 
 def problem(launch: Callable[[], object], operands: Operands) -> str:
-    """Return what is wrong with the results of a pass, if anything."""
+    """Return the error in a pass's results, if any."""
     operands.dx.fill_(float("nan"))
     operands.partial.fill_(float("nan"))
     operands.sums.fill_(float("nan"))
@@ -120,7 +120,7 @@ def problem(launch: Callable[[], object], operands: Operands) -> str:
 def aotc_candidates(
     library: Any, name: str, columns: int, counts: list[int]
 ) -> Iterator[tuple[Config, Any]]:
-    """Yield what the archive has for rows of a length, with each number of programs."""
+    """Yield the archive's passes for rows of a length, with each number of programs."""
     kernel, sums = library[f"{name}_backward"], library["partial_sums"]
 
     def bind(config: Config, programs: int, operands: Operands) -> Launch:
@@ -143,7 +143,7 @@ def aotc_candidates(
 
 
 def triton_candidates(name: str, columns: int, counts: list[int]) -> Iterator[tuple[Config, Any]]:
-    """Yield what Triton makes of the same source; nothing where it is not installed."""
+    """Yield Triton's passes from the same source; none without Triton."""
     if importlib.util.find_spec("triton") is None:
         return
     path = ROOT / "kernels" / "norm_backward.py"
@@ -174,7 +174,7 @@ def triton_candidates(name: str, columns: int, counts: list[int]) -> Iterator[tu
 
 
 def compiled(name: str, sets: list[Operands]) -> list[Launch]:
-    """Return the backward passes that torch.compile makes of torch's norm, one for each set of operands."""
+    """Return torch.compile's backward passes of torch's norm, one for each set of operands."""
     import torch
     from torch.nn import functional
 
@@ -203,7 +203,7 @@ def compiled(name: str, sets: list[Operands]) -> list[Launch]:
 
 
 def check_compiled(launch: Launch, operands: Operands) -> None:
-    """Hold the gradients that torch computes against float64 as well."""
+    """Check torch's gradients against float64 as well."""
 
     def run() -> None:
         launch()
@@ -255,7 +255,7 @@ def measure(library: Any, name: str, columns: int, *, has_triton: bool) -> dict[
 
 
 def main() -> int:
-    """Measure what is asked for."""
+    """Measure the requested work."""
     import torch
 
     import aotc

@@ -1,10 +1,11 @@
-"""Whether tools show the Python line of a kernel: compute-sanitizer at a bad store, ncu at every line.
+"""Check the Python lines shown by tools: compute-sanitizer at a bad store, ncu at every line.
 
     python benchmarks/profiler_lines.py [--no-ncu]
 
-Builds a kernel whose helper stores out of bounds, with line tables and without (`--no-lineinfo`), launches it
-under compute-sanitizer, and a kernel that is right under ncu, and says which lines they named. Needs both
-tools, torch and an NVIDIA GPU; ncu also the permission to read the GPU's counters.
+Builds a kernel with an out-of-bounds store in a helper, with line tables and without
+(`--no-lineinfo`). It runs under compute-sanitizer, and a correct kernel under ncu. The lines
+named by each are printed. Needs both tools, torch and an NVIDIA GPU; ncu also needs permission
+to read the GPU's counters.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ CALL = next(n for n, line in enumerate(SOURCE.splitlines(), 1) if line.strip().s
 
 
 def run(folder: Path, *command: str, seconds: float = 60) -> str:
-    """Run a command in a folder; return what it printed, and how it ended if not well."""
+    """Run a command in a folder; return its output, with its exit status on failure."""
     try:
         process = subprocess.run(
             command, cwd=folder, text=True, timeout=seconds, check=False,
@@ -72,7 +73,7 @@ def run(folder: Path, *command: str, seconds: float = 60) -> str:
 
 
 def sanitize(folder: Path, name: str) -> str:
-    """Return what memcheck says of the bad store, with its lines."""
+    """Return memcheck's report of the bad store, with its lines."""
     tool = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no")
     program = (sys.executable, "run.py", f"dist/{name}.aotc", "65536")
     return run(folder, *tool, "--print-limit", "1", *program)
@@ -91,7 +92,7 @@ def profile(folder: Path, name: str) -> str:
 
 
 def main() -> int:
-    """Print which lines each tool named; return 1 if one did not."""
+    """Print the lines named by each tool; return 1 if one named none."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--no-ncu", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="print what the tools print")

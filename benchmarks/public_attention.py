@@ -21,7 +21,7 @@ _OFF = """
 
 
 def _strides(**tensors: Any) -> dict[str, int]:
-    """Return the strides of tensors of four axes by the names that the tutorial has for them."""
+    """Return the strides of four-axis tensors by the tutorial's names."""
     names = {"q": "zhmk", "k": "zhnk", "v": "zhkn", "o": "zhmn"}
     return {
         f"stride_{name}{axis}": tensor.stride(axis_index)

@@ -40,7 +40,7 @@ def prefill() -> Iterator[Work]:
 
 
 def extend() -> Iterator[Work]:
-    """SGLang's extend: new tokens see a prefix, gathered token by token, and those before them."""
+    """SGLang's extend: new tokens see a prefix, gathered by token, and earlier new tokens."""
     import torch
 
     batch, new, prefix, heads, kv_heads = 4, 2048, 2048, 32, 8

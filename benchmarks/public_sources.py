@@ -2,13 +2,13 @@
 
     python benchmarks/public_sources.py FOLDER [--work prefill chunk …] [--json FILE] [-j N] [--lock FILE]
 
-FOLDER holds unpacked sources: `sglang` (0.4.9), `fla` (flash-linear-attention 0.6.0), `vllm` (0.33.0),
-`flash_attn` (2.8.3), and `triton_tutorials/fused_attention.py`, the kernels of Triton's tutorial 06
-before it had descriptors. Archives are built of the manifests in `public/`, put beside them. A work is
-one kernel or several in a row, as the library launches them; aotc and Triton take turns with the
-best of the same configurations, which are those of the manifest, each held against float64 before it
-is timed. What one of them cannot hold is left to the other. Triton compiles all of them at once, in processes of their own. Data are random, results are
-poisoned.
+FOLDER holds unpacked sources: `sglang` (0.4.9), `fla` (flash-linear-attention 0.6.0), `vllm`
+(0.33.0), `flash_attn` (2.8.3), and `triton_tutorials/fused_attention.py`, Triton's tutorial 06
+before it had descriptors. Archives are built of the manifests in `public/`, put beside them. A
+work is one kernel or several in a row, as the library launches them. aotc and Triton take turns
+with the fastest of the manifest's configurations, each checked against float64 before it is
+timed. A configuration that fails for one peer stays available to the other. Triton compiles all
+of them at once, in separate processes. Data are random, results are poisoned.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from peers import Launch, built, in_turn, ranked, ratio
 from public_work import Step, Values, Work
 from triton_ahead import begin, jit_function, workers
 
-# Apart from manifests whose sources are here.
+# Apart from manifests with sources in this repository.
 MANIFESTS = Path(__file__).parent / "public"
 LIBRARIES = ("sglang", "fla", "vllm", "flash_attn", "triton_tutorials")
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
-# Of aotc alone: what Triton has no word for.
+# Config keys without an equivalent in Triton.
 OWN_KEYS = ("mma_stages", "persistent", "warp_specialize", "maxnreg", "num_consumer_groups")
 
 
 @dataclass(frozen=True)
 class Source:
-    """The works of one name: their manifest, its kernels, and what makes them."""
+    """The works of one name: their manifest, its kernels, and their builder."""
 
     manifest: str
     kernels: tuple[str, ...]
@@ -125,7 +125,7 @@ def triton_launch(step: Step, config: Values) -> Launch:
 def compiled_ahead(
     pool: ProcessPoolExecutor, work: Work, configs: Sequence[Sequence[Values]]
 ) -> list[Future[None]]:
-    """Begin Triton's compiles of a work; what fails will say so when it is launched."""
+    """Begin Triton's compiles of a work; a failed compile raises when it is launched."""
     return [
         begin(pool, step.module, step.function, {**step.values, **step.constants, **step_config})
         for step, configs_of_step in zip(work.steps, configs, strict=True)
@@ -139,7 +139,7 @@ def chosen(
     launch_of: Callable[[Step, Values], Launch],
     configs: Sequence[list[Values]],
 ) -> tuple[Launch, str] | None:
-    """Return a peer's launch of a work with the best configuration of each kernel that is right."""
+    """Return a peer's launch of a work with each kernel's fastest correct configuration."""
     best: list[tuple[str, Launch]] = []
     for number, step in enumerate(work.steps):
         right: dict[str, Launch] = {}
@@ -209,7 +209,7 @@ def measure(work: Work, library: Any) -> dict[str, object]:
 
 
 def plain_configs(work: Work, library: Any) -> list[list[Values]]:
-    """Return Triton's configurations of each kernel of a work, also those that aotc left out."""
+    """Return Triton's configurations of each kernel of a work, also the ones aotc left out."""
     return [
         without_own_keys([dict(config) for config in library[step.kernel].info.configs])
         for step in work.steps
@@ -217,14 +217,14 @@ def plain_configs(work: Work, library: Any) -> list[list[Values]]:
 
 
 def without_own_keys(configs: Sequence[Values]) -> list[Values]:
-    """Return configurations without what Triton has no word for, each once."""
+    """Return distinct configurations without the keys Triton lacks."""
     plain = [{k: v for k, v in config.items() if k not in OWN_KEYS} for config in configs]
     return list({str(config): config for config in plain}.values())
 
 
 @contextlib.contextmanager
 def exclusive(lock: Path | None) -> Iterator[None]:
-    """Have the GPU to oneself among programs that lock the same file; others may compile meanwhile."""
+    """Lock the GPU against programs with the same file; others may compile meanwhile."""
     if lock is None:
         yield
         return
@@ -234,7 +234,7 @@ def exclusive(lock: Path | None) -> Iterator[None]:
 
 
 def stand_in(names: Sequence[str]) -> None:
-    """Put what the libraries of works import besides their kernels in its place."""
+    """Replace the libraries' imports beside their kernels by stand-ins."""
     if any(SOURCES[name].kernels[0].startswith("sglang") for name in names):
         importlib.import_module("library_sglang")
     if any(SOURCES[name].manifest == "vllm" for name in names):
@@ -247,7 +247,7 @@ def measured(
     pool: ProcessPoolExecutor,
     lock: Path | None,
 ) -> Iterator[dict[str, object]]:
-    """Yield the row of each work, in the order in which they are asked for."""
+    """Yield the row of each work, in the requested order."""
     stand_in(list(sources))
     import torch
 

@@ -49,7 +49,7 @@ class _Platform:
 
 
 def stand_in() -> None:
-    """Put what kernels' modules import besides, and need not for their kernels, in its place."""
+    """Replace modules' imports not needed by their kernels by stand-ins."""
     import triton
     import triton.language as tl
 
@@ -143,7 +143,7 @@ class _Paged:
 
 
 def _errors(out: Any, new: int, cache: _Paged, q: Any) -> Callable[[], float]:
-    """Return the error of rows of two heads, of sequences whose last `new` tokens are queries."""
+    """Return the error of rows of two heads; each sequence's last `new` tokens are queries."""
     import torch
 
     length, batch = int(cache.lengths[0]), len(cache.lengths)
@@ -198,7 +198,7 @@ def _unified(
 
 
 def unified() -> Iterator[Work]:
-    """New tokens see a paged cache that they are in already."""
+    """New tokens see a paged cache with themselves already in it."""
     batch, new, length = 4, 2048, 4096
     values, constants, cache, q, out = _unified(batch, new, length, [])
     step = Step(
@@ -339,7 +339,7 @@ def paged() -> Iterator[Work]:
 
 
 def prefix() -> Iterator[Work]:
-    """New tokens see those before them in a paged cache, and each other."""
+    """New tokens see earlier ones in a paged cache, and each other."""
     import torch
 
     batch, new, before = 4, 2048, 2048

@@ -1,6 +1,6 @@
-"""What a benchmark of public sources times: kernels of a library in a row, on its arguments.
+"""A timed work of public sources: kernels of a library in a row, on its arguments.
 
-A work holds what they leave against float64; its arguments are random.
+A work checks their results against float64; its arguments are random.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass
 class Work:
-    """What is timed: kernels in a row, and what they leave, as a multiple of what is tolerated.
+    """A timed work: kernels in a row, with the error of their outputs relative to the tolerance.
 
     Outputs hold `initial` before they are checked: NaN, or 0 where kernels add to them.
     """
@@ -43,7 +43,7 @@ class Work:
     initial: float = math.nan
 
     def error_of(self, launch: Launch) -> float:
-        """Return the error of a launch, on outputs that hold nothing of the launch before."""
+        """Return the error of a launch, on outputs reset before it."""
         import torch
 
         for output in self.outputs:
@@ -68,7 +68,7 @@ def numbers(*values: int) -> Any:
 
 
 def error_of(actual: Any, expected: Any) -> float:
-    """Return the largest error as a multiple of what is tolerated, infinite if anything is NaN."""
+    """Return the largest error as a multiple of the tolerance, infinite if anything is NaN."""
     error = ((actual.double() - expected).abs().max() / expected.abs().max()).item()
     return math.inf if math.isnan(error) else error / TOLERANCE
 

@@ -1,8 +1,8 @@
-"""A program to record: kernels that are autotuned, have heuristics, take None, and strides.
+"""A program to record: kernels with autotuning, heuristics, None arguments, and strides.
 
     python record_program.py [OUTPUTS]
 
-Prints, as JSON, the seconds to its first result and the microseconds of a launch after that; its
+Prints, as JSON, the seconds to its first result and the microseconds of a launch after it; its
 results are written to OUTPUTS. Needs torch, Triton (or archives in its place) and a GPU.
 """
 

@@ -1,20 +1,23 @@
-"""Libraries of Triton kernels, unchanged, with a JIT and from archives: what launches, what it costs.
+"""Libraries of Triton kernels, unchanged, with a JIT and from archives: coverage and cost.
 
     python -m benchmarks.replay_libraries FOLDER… [--library NAME] [--only NAMES] [--python PYTHON]
         [--limit-s S] [-j N] [--configs K] [--lock FILE] [--without-gpu]
 
-FOLDER are unpacked sources of Liger-Kernel (`liger_kernel`), flash-linear-attention (`fla`) and SGLang
-(`sglang`). For each, the functions of `library_NAME.py` run under `aotc record` with Triton and an
-empty cache, in N processes, and an archive is built of the manifest. Then one process at a time: one
-function with Triton and an empty cache; all of them with the cache that recording left, with the recorder
-and without it in turn; and from the archive, with Triton made unimportable. A table tells how many
-functions ran, whether their outputs are those of Triton, how many of the recorded specialisations
-launched, the times to the first and the last result, and what recording costs a launch; rounds are timed
-while FILE is locked, so that libraries may run side by side. Whatever fails or takes longer than S
-seconds for a library leaves its place empty, with the reason below. Autotuners try K configs, the first
-ones, of each function: several tune at a time, so that a choice means little. PYTHON has torch, Triton
-and aotc (by default it is this one). Needs a GPU, or `--without-gpu` records and builds: Triton compiles
-for sm_90a, and what is launched does nothing.
+FOLDER are unpacked sources of Liger-Kernel (`liger_kernel`), flash-linear-attention (`fla`) and
+SGLang (`sglang`). For each, the functions of `library_NAME.py` run under `aotc record` with
+Triton and an empty cache, in N processes, and an archive is built of the manifest. Then one
+process at a time runs: one function with Triton and an empty cache; all of them with the filled
+cache, with and without the recorder in turn; and all from the archive, with Triton made
+unimportable.
+
+A table gives the number of functions run, whether their outputs equal Triton's, and how many
+recorded specialisations launched. It also gives the times to the first and the last result, and
+the recorder's cost per launch. Rounds are timed while FILE is locked, so libraries may run side
+by side. A failure, or more than S seconds for a library, leaves the cell empty, with the reason
+below. Autotuners try the first K configs of each function; several tune at a time, so their
+choice means little. PYTHON has torch, Triton and aotc (by default it is this one). Needs an
+otherwise idle GPU, or `--without-gpu` records and builds: Triton compiles for sm_90a, and
+launches do nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from benchmarks.triton_blocker import BLOCKER
 HERE = Path(__file__).resolve().parent
 LIBRARIES = ("liger_kernel", "fla", "sglang")
 REPEATS = 30  # the recorder samples the first eight launches of each kernel at each place
-RECORD_SHARE = 0.55  # of the time, before what is not done is ended
+RECORD_SHARE = 0.55  # share of the time, before unfinished functions are ended
 COLUMNS = {
     "ran": "functions that ran with the JIT, of all",
     "replayed": "of these, from the archive",
@@ -60,7 +63,7 @@ class StepError(Exception):
 
 @dataclass
 class Replay:
-    """One library: what its runs leave, and its line of the table."""
+    """One library: its runs' files, and its line of the table."""
 
     name: str
     options: argparse.Namespace
@@ -188,7 +191,7 @@ class Replay:
         self, command: list[str], *, blocked: bool = False, may_fail: bool = False,
         cache: str = "cache",
     ) -> str:  # fmt: skip
-        """Run a command and what it starts, no longer than there is time; return what it printed."""
+        """Run a command and its children within the remaining time; return its output."""
         blocker = [str(self.folder / "blocker")] if blocked else []
         path = [*blocker, str(HERE), str(HERE.parent), *self.options.sources]
         path += filter(None, [os.environ.get("PYTHONPATH")])

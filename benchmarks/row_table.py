@@ -1,6 +1,6 @@
-"""What benchmarks of kernels by rows share: their options, the fastest of candidates, and a table of results.
+"""Options, fastest candidates and table of results for benchmarks of row kernels.
 
-Invariant: a run that is cut short leaves what it has measured, on the screen and in the file.
+Invariant: an interrupted run leaves its measurements on the screen and in the file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def fastest(
     trials: int,
     launches: int,
 ) -> tuple[str, Launch] | None:
-    """Return the fastest of the candidates of which `problem` finds nothing wrong, None if there is none.
+    """Return the fastest candidate without a `problem`, None if there is none.
 
     Each takes the sets of operands in turn, so that the L2 does not hold them.
     """
@@ -63,7 +63,7 @@ def fastest(
 
 
 def line(row: Row) -> str:
-    """Return a row as text: rates, and what each peer's time or rate is of aotc's."""
+    """Return a row as text: rates, and each peer's time or rate relative to aotc's."""
     rates = "  ".join(f"{peer} {rate:.3f}" for peer, rate in row["tb_s"].items())
     over = "  ".join(f"{peer} {times:.3f}" for peer, times in row["over"].items())
     return f"{row['work']:24} TB/s: {rates}   aotc over: {over}   {row['configs']}"
