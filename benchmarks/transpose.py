@@ -3,9 +3,9 @@
     aotc build benchmarks/transpose.toml -o dist
     python benchmarks/transpose.py dist/transpose.aotc [--no-triton] [--json FILE]
 
-aotc and Triton compile the same source of kernels/. Every configuration is held against torch before it is timed. The
-best of each, torch's own and a copy of as many bytes run in turn on matrices that the L2 does not hold; ratios are
-medians of rounds.
+aotc and Triton compile the same source of kernels/. Every configuration is checked against torch
+before it is timed. The fastest of each, torch's own and a copy of as many bytes run in turn on
+matrices larger than the L2; ratios are medians of rounds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def operands(dtype: Any) -> list[Any]:
 def best(
     candidates: Iterator[tuple[str, Callable[[list[Any]], Launch]]], sets: list[list[Any]]
 ) -> tuple[str, Launch] | None:
-    """Return the fastest of the candidates that transpose."""
+    """Return the fastest of the correct candidates."""
     turns, launches_by_key = itertools.count(), dict[str, Launch]()
     x, out = sets[0][:2]
     for key, bind in candidates:
@@ -61,7 +61,7 @@ def best(
 
 
 def aotc_candidates(kernel: Any) -> Iterator[tuple[str, Callable[[list[Any]], Launch]]]:
-    """Yield what the archive has."""
+    """Yield the archive's launches."""
     for config in built(kernel):
         yield (
             json.dumps(config),
@@ -70,7 +70,7 @@ def aotc_candidates(kernel: Any) -> Iterator[tuple[str, Callable[[list[Any]], La
 
 
 def triton_candidates(kernel: Any) -> Iterator[tuple[str, Callable[[list[Any]], Launch]]]:
-    """Yield what Triton makes of the same source, with the configs of the archive."""
+    """Yield Triton's launches of the same source, with the archive's configs."""
     path = ROOT / "kernels" / "transpose.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec
@@ -114,7 +114,7 @@ def measure(library: Any, name: str, *, has_triton: bool) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure what is asked for."""
+    """Measure the requested work."""
     import torch
 
     import aotc

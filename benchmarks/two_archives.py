@@ -1,12 +1,13 @@
-"""Hold two archives of benchmarks/hopper.toml against each other, interleaved in one process.
+"""Compare two archives of benchmarks/hopper.toml, interleaved in one process.
 
     python benchmarks/two_archives.py before.aotc after.aotc [--work descriptors small …] [--json FILE]
     python benchmarks/two_archives.py before.aotc after.aotc --work descriptors --every
 
-What a change of the compiler does to its kernels shows only if both run in turn, on the same data and
-at the same clocks. For every workload the best configurations of each archive are chosen, then each of
-them runs from both archives, beside the library; with `--every` all that both have, which few kernels
-of few configurations want. A ratio above 1 means that `after` is faster.
+The effect of a change in the compiler shows only if both run in turn, on the same data and at
+the same clocks. For every workload the fastest configurations of each archive are selected. Then
+each of them runs from both archives, beside the library. `--every` runs all common
+configurations: use it with few kernels of few configurations. A ratio above 1 means `after` is
+faster.
 """
 
 from __future__ import annotations

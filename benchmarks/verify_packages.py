@@ -1,19 +1,18 @@
-"""What `aotc verify` says of public packages: how many of their kernels it verifies, and how fast.
+"""Share of public packages' kernels verified by `aotc verify`, and its speed.
 
     pip download --no-deps --dest wheels liger-kernel fla-core
     for wheel in wheels/*.whl; do unzip -q -d packages/$(basename "${wheel%%-*}") "$wheel"; done
     python -m benchmarks.verify_packages packages [--guesses] [--variants 1] [--limit 120] [--results FILE]
 
-Each folder in `packages` is one package. `aotc init` writes a manifest of each of its files; kernels
-of which it leaves nothing to do are whole, and with `--guesses` also those for which it chose
-constants and sizes of blocks that no launch names. Of each, variants spread over all are compiled as far as PTX
-and verified, each with a limit of time. Not every type and size that a manifest lists is one that a
-kernel can have: where a variant is refused or dropped, the next takes its place. What is wrong may
-well be the kernel's own fault: an index out of bounds that its callers never reach, or undefined
-values.
+Each folder in `packages` is one package. `aotc init` writes a manifest of each of its files.
+Kernels without open points in it are whole; with `--guesses` also the ones with constants and
+block sizes chosen without a launch. Of each kernel, variants spread over all are compiled as far
+as PTX and verified, each within a time limit. Some types and sizes in a manifest do not fit the
+kernel: after a refused or dropped variant, the next takes its place. A wrong result may be the
+kernel's own fault: an index out of bounds its callers never reach, or undefined values.
 
-A long list goes in portions: what stands in `--results` is not verified again, and after
-`--seconds` of processor time a run begins no more kernels. Its table is of all that stands there.
+A long list goes in portions. Variants in `--results` are not verified again, and after
+`--seconds` of processor time a run starts no more kernels. Its table covers the whole file.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from benchmarks.soak.limits import time_limit
 TARGET = "sm_90a"
 _KERNEL = "[[kernel]]\n"
 _TODO = "# TODO: "
-_TRIES = 8  # variants of a kernel, until there is one that the target can have
-# What `aotc init` is not sure of, but has chosen.
+_TRIES = 8  # variants of a kernel, until the target accepts one
+# Choices `aotc init` is not sure of.
 _GUESS = re.compile(_TODO + r"(the sizes that launches pass|launches pass (?!None)|no launch is)")
 
 Status: TypeAlias = Literal[
@@ -55,9 +54,9 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What came of a variant, and the processor seconds that it took.
+    """Outcome of a variant, and its processor seconds.
 
-    `part` names the variants that it was picked from, the same in every run.
+    `part` names the variants it was picked from, the same in every run.
     """
 
     package: str
@@ -70,8 +69,9 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The part number `at`, of `count`, of a manifest's variants: the first that the target can have
-    is verified.
+    """Part number `at`, of `count`, of a manifest's variants.
+
+    The first one the target accepts is verified.
     """
 
     part: str
@@ -88,7 +88,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What is to be verified of a package."""
+    """A package's kernels to verify."""
 
     name: str
     version: str
@@ -134,10 +134,10 @@ def write_manifests(
         written = write_manifest([str(source)], str(path), [TARGET])
     except DiagnosticError:
         return 0, []  # no kernels
-    path.write_text(written.text, encoding="utf-8")  # to see what is left to do
+    path.write_text(written.text, encoding="utf-8")  # to see its open points
     alone: list[Path] = []
     for number, text in enumerate(whole_kernels(written.text, guesses=guesses)):
-        # A manifest each, so that one that is wrong is the only one that is left out.
+        # A manifest each: a wrong one is then left out alone.
         alone.append(path.with_suffix(f".{number}.toml"))
         alone[-1].write_text(text, encoding="utf-8")
     return written.num_kernels, alone
@@ -149,13 +149,13 @@ def _has_kernels(source: Path) -> bool:
 
 
 def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
-    """Return a manifest for each kernel of which there is nothing left to do."""
+    """Return a manifest for each kernel without open points."""
     head, *rest = re.split(r"^\n", manifest, flags=re.MULTILINE)
     package, *tables = rest
     manifests: list[str] = []
     for table in tables:
         if not table.startswith(_KERNEL):
-            continue  # what no manifest can name is written as a comment
+            continue  # an unnameable value is written as a comment
         todos = [line for line in table.splitlines() if _TODO in line]
         if not todos or (guesses and all(map(_GUESS.search, todos))):
             manifests.append(f"{head}\n{package}\n{table}")
@@ -172,7 +172,7 @@ def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
 
 
 def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified | None:
-    """Verify the first variant that can be compiled in this process; None if there is none at all."""
+    """Verify the first variant that compiles in this process; None if none does."""
     package, candidates = task
     start, label = time.process_time(), candidates.part
 
@@ -215,7 +215,7 @@ def verify_all(
     limit_seconds: float,
     jobs: int,
 ) -> Iterator[Verified]:
-    """Yield what came of each variant of all packages, but for the `finished` parts of them."""
+    """Yield the outcome of each variant of all packages, except the `finished` parts."""
     tasks = [
         Job(f"{package.name}: {candidates.part}", (package.name, candidates))
         for package in packages
@@ -232,7 +232,7 @@ def verify_all(
 
 
 def read_results(path: Path | None) -> list[Verified]:
-    """Return what runs before have written to a file, one line each."""
+    """Return the results of earlier runs from a file, one a line."""
     if path is None or not path.exists():
         return []
     return [Verified(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
@@ -303,7 +303,7 @@ def main() -> int:
         replace(package, candidates=package.candidates[:: options.every]) for package in packages
     ]
     outcomes = read_results(options.results)
-    finished = {(package.package, package.part) for package in outcomes}
+    finished = {(outcome.package, outcome.part) for outcome in outcomes}
     left = options.seconds
     for package in verify_all(packages, finished, options.limit, options.jobs):
         outcomes.append(package)

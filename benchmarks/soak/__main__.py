@@ -1,12 +1,12 @@
-"""The command line: phases in one journal, and what they show.
+"""The command line: run phases into one journal and report on them.
 
-    python -m benchmarks.soak all -o OUT --minutes 6 --devices 0,1  # everything, what may hang last
-    python -m benchmarks.soak variants -o OUT                       # one phase
-    python -m benchmarks.soak build -o OUT                          # compile alone: which remarks are seen
-    python -m benchmarks.soak report -o OUT                         # the table once more
+python -m benchmarks.soak all -o OUT --minutes 6 --devices 0,1  # everything, likely hangs last
+python -m benchmarks.soak variants -o OUT                       # one phase
+python -m benchmarks.soak build -o OUT                          # compile alone, for remarks
+python -m benchmarks.soak report -o OUT                         # the table once more
 
-OUT holds `journal.jsonl`, a line for everything that was tried, and `soak.json`, the figures. A command
-that is run again goes on with what has no outcome yet. Exits 1 if anything failed or was not reached.
+OUT holds `journal.jsonl`, a line for everything tried, and `soak.json`, the figures. A repeated
+command goes on with the cases without an outcome. Exits 1 if anything failed or was not reached.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _EMULATED_SECONDS = 600.0
 _SECONDS_A_LINE = 15.0
 # Seeds of other soaks do not overlap while each has fewer programs than this.
 _SEEDS_APART = 1_000_000
-# What is held back gets the time that as many others took, and half as much again.
+# Held-back cases get the time of as many others, and half as much again.
 _RESERVE_FACTOR = 1.5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the phases that are asked for and print what they show; return the exit status."""
+    """Run the requested phases and print the report; return the exit status."""
     options = _parser().parse_args(arguments)
     journal = Journal(options.out / "journal.jsonl")
     phases = report.PHASES if options.phase == "all" else (options.phase,)
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) -> None:
-    """Run phases together, and then what they hold back. Raises: NoLauncherError."""
+    """Run phases together, then their held-back cases. Raises: NoLauncherError."""
     start = time.monotonic()
     is_emulated = options.smoke or report.BUILD in phases
     launchers = Launchers(
@@ -191,7 +191,7 @@ def _plans(phases: Sequence[str], options: argparse.Namespace, journal: Journal)
     drawn = plan.draw_all(named, how, options.jobs) if named else []
     plans: list[Plan] = []
     for phase in phases:
-        # What was tried before and never done is a failure, and not to be tried again.
+        # A case tried before without an outcome is a failure, and not to be tried again.
         finished = record.known(phase)
         names = {source.name for source in sources[phase]}
         groups = [group for group in drawn if group.source in names]
@@ -229,7 +229,7 @@ def _seeds(options: argparse.Namespace) -> list[int]:
 
 
 class _Progress:
-    """Print what fails at once, and from time to time how far the soak is."""
+    """Print failures at once, and the soak's progress from time to time."""
 
     def __init__(self) -> None:
         self._start, self._last = time.monotonic(), 0.0

@@ -1,8 +1,8 @@
-"""Several launchers that share what there is to launch: on each GPU a few, on as many GPUs as wanted.
+"""Several launchers with a shared queue: a few on each GPU, on any number of GPUs.
 
-Each is a process with a context of its own, whose launches the GPU takes in turns; so while one loads,
-copies or compares, others launch. A launch that hangs is named by its launcher's watch. After one,
-nothing new is launched on that GPU; what the others have under way there still has its time.
+Each is a process with its own context, and the GPU interleaves their launches. So while one
+loads, copies or compares, others launch. Its launcher's watchdog names a hanging launch. After
+one, nothing new is launched on that GPU; launches of the others under way still have their time.
 
 Invariant: a batch is handed to one launcher, and each of its cases gets one outcome unless a GPU hangs
 or time is up.
@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.2
 
 
 class Launchers:
-    """All launchers of a soak: `per_gpu` on each of `gpus`, which are as CUDA_VISIBLE_DEVICES has them."""
+    """All launchers of a soak: `per_gpu` on each of `gpus`, named as in CUDA_VISIBLE_DEVICES."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Launchers:
 
     @property
     def device(self) -> str:
-        """What was opened: each kind of GPU, and how many of it."""
+        """Opened devices: each kind of GPU, and its count."""
         names = {launcher.place.name: launcher.device for launcher in self.each if launcher.device}
         kinds = sorted(set(names.values()))
         counts = [list(names.values()).count(kind) for kind in kinds]
@@ -61,7 +61,7 @@ class Launchers:
 
     @property
     def hung(self) -> list[Outcome]:
-        """The cases after which nothing is launched on their GPUs."""
+        """The cases after which their GPUs take no more launches."""
         return [gpu.hung for gpu in self.places if gpu.hung is not None]
 
     def open(self) -> None:
@@ -79,7 +79,7 @@ class Launchers:
     def launching(
         self, size: int, is_late: Callable[[], bool], say: Callable[[Outcome], None]
     ) -> Iterator[Launching]:
-        """Yield what takes batches, `size` of which wait; at the end all that it took is launched.
+        """Yield a queue of batches, `size` waiting; at the end all of them are launched.
 
         Nothing is begun once it `is_late`, or the block is left by an exception.
         Raises: NoLauncherError.
@@ -108,7 +108,7 @@ class Launching:
         self._say_lock = threading.Lock()
         self._launchers = launchers
         self._queue: queue.Queue[Batch | None] = queue.Queue(size)
-        self._returned: deque[Batch] = deque()  # begun on a GPU that hangs
+        self._returned: deque[Batch] = deque()  # started on a hanging GPU
         self._error: Exception | None = None
         self._is_stopped = False
         self._threads = [
@@ -119,7 +119,7 @@ class Launching:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is begun any more."""
+        """Return whether nothing starts any more."""
         return self._is_stopped or all(
             launcher.place.hung is not None for launcher in self._launchers
         )
@@ -141,14 +141,14 @@ class Launching:
             return
 
     def close(self) -> None:
-        """Wait for what was handed over. Raises: what a launcher did."""
+        """Wait for the queued batches. Raises: a launcher's exception."""
         for _ in self._threads:
             self.put(None)
         for thread in self._threads:
             thread.join()
         if self._error is not None:
             raise self._error
-        # What was begun on a GPU that hangs may have come back after all others had ended.
+        # A batch started on a hanging GPU may have returned after all others ended.
         while self._returned and not self.is_over:
             launcher = next(
                 candidate for candidate in self._launchers if candidate.place.hung is None

@@ -1,9 +1,9 @@
-"""What a soak runs, and in which order: so that what time cuts off is more of what was run.
+"""The order of a soak's cases: a cut-off run still covers every kernel and value.
 
-Variants come a group at a time. First is a group of each kernel; then those that have a value of a type, of a
-choice or of a config key that no earlier group of their kernel has, the kernels in turn, those with the fewest
-variants soaked so far first; then the others, large groups first, and in the same way among those of a size.
-Programs are mixed in with the second ones.
+Variants come a group at a time, in three stages. First is a group of each kernel. Second are
+groups with a type, choice or config value not in an earlier group of their kernel. Kernels take
+turns here, the ones with the fewest variants soaked so far first. Third are the other groups,
+large ones first, with the same turns within a size. Programs are mixed in with the second stage.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ EntryT = TypeVar("EntryT")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is planned of a phase: jobs, in order, in the three stages of the module's docstring.
+    """Plan of a phase: jobs, in order, in the three stages of the module's docstring.
 
-    Of the `num_cases` some may have been run before; `kernels` are those that variants are of.
+    Some of the `num_cases` may have run before; `kernels` are the kernels of variants.
     """
 
     phase: str
@@ -41,7 +41,7 @@ class Plan:
 
 
 def plan_programs(phase: str, seeds: Sequence[int], finished: set[str]) -> Plan:
-    """Return the plan of the programs of some seeds, less those that are `finished`."""
+    """Return the plan of the seeds' programs, without the ones in `finished`."""
     left = [seed for seed in seeds if programs.name_of(seed) not in finished]
     parts = [
         left[start : start + _PROGRAMS_PER_JOB] for start in range(0, len(left), _PROGRAMS_PER_JOB)
@@ -57,10 +57,10 @@ def plan_variants(
     soaked: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> Plan:
-    """Return the plan of groups of variants, less those that are `finished`.
+    """Return the plan of groups of variants, without the ones in `finished`.
 
-    They are in the order of the module's docstring by `soaked`, how many variants of each kernel ran
-    before, and in the given one without.
+    They are in the order of the module's docstring by `soaked`, the number of earlier variants
+    of each kernel; without it, in the given order.
     """
     left = [
         Group(group.source, subjects)
@@ -82,7 +82,7 @@ def plan_variants(
 def ordered(
     groups: Sequence[Group], soaked: Mapping[str, int], seed: int
 ) -> tuple[list[Group], ...]:
-    """Return a group of each kernel, those with a value that is new to theirs, and the others; all in order."""
+    """Return a group of each kernel, groups with new values for their kernel, and the rest, in order."""
     chooser = random.Random(seed)
     by_kernel: dict[str, list[Group]] = {}
     for group in chooser.sample(groups, len(groups)):
@@ -96,7 +96,7 @@ def ordered(
                 stage.append((count, group))
                 count += len(group.subjects)
     first, second, last = ([group for _, group in sorted(stage, key=_soaked)] for stage in stages)
-    # A group is interpreted once, which is most of its cost: large ones are cheap for each variant.
+    # A group is interpreted once, at most of its cost: large ones are cheap for each variant.
     return first, second, sorted(last, key=_size, reverse=True)
 
 
@@ -109,7 +109,7 @@ def _size(group: Group) -> int:
 
 
 def _by_news(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
-    """Return groups with values that no earlier one has, those with most first, and the others."""
+    """Return groups with new values, the most first, and the others."""
     left = {index: _values(group) for index, group in enumerate(groups)}
     seen: set[str] = set()
     first: list[Group] = []
@@ -147,7 +147,7 @@ def draw_all(named: Sequence[tuple[Source, str]], how: Draw, num_workers: int) -
     Raises: ValueError if a manifest is wrong.
     """
     work: Callable[[tuple[Source, str]], list[Group]] = partial(variants.draw, how=how)
-    # What has most variants comes first: it takes longest.
+    # The source with most variants comes first: it takes longest.
     jobs = [Job(f"{source.name}: {name}", (source, name)) for source, name in reversed(named)]
     groups: dict[str, list[Group]] = {}
     for finished_job in run_all(jobs, work, num_workers):

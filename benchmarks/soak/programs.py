@@ -1,7 +1,7 @@
-"""Random programs: those of `tests/fuzz`, compiled for the GPU and launched there.
+"""Random programs of `tests/fuzz`, compiled for the GPU and launched there.
 
-The generator draws a target for each program; here all are compiled for the one that the GPU has.
-Arrays end with the last element that may be touched, and lie between guard zones.
+The generator draws a target for each program; here all are compiled for the GPU's own. Arrays
+end with the last accessible element, and lie between guard zones.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -41,10 +41,11 @@ from tests.fuzz.check import differences, keeps_promises
 from tests.fuzz.long_programs import FIRST_LONG_SEED, of_seed
 from tests.fuzz.programs import Program
 
-_GUARD_BYTES = 1024  # a multiple of every alignment that a tensor may need
+_GUARD_BYTES = 1024  # a multiple of every tensor alignment
 _GUARD = 0xA5
 
-# What is passed for a parameter: a number, an array by its name, scratch memory, or a map of the named array.
+# Argument for a parameter: a number, an array by its name, scratch memory, or a map of the named
+# array.
 Passed: TypeAlias = "int | str | Array | tuple[str, PlacedTensor]"
 
 
@@ -57,7 +58,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a launch must know of a compiled kernel."""
+    """Launch properties of a compiled kernel."""
 
     name: str
     params: tuple[Size, ...]
@@ -66,7 +67,7 @@ class Entry:
 
 
 class ProgramDevice(Protocol):
-    """What runs the launches of programs."""
+    """A device for launches of programs."""
 
     def loaded(
         self, case: ProgramCase
@@ -75,7 +76,7 @@ class ProgramDevice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProgramCase:
-    """A compiled program, and what its arrays must hold after a launch."""
+    """A compiled program, and its arrays' expected contents after a launch."""
 
     name: str
     command: str
@@ -108,7 +109,7 @@ class ProgramCase:
         return attempt
 
     def _problem(self, arguments: Mapping[str, Array | int]) -> str:
-        """Return what is wrong with what a launch left, "" if nothing is."""
+        """Return the error in a launch's results, "" if there is none."""
         for argument in self.program.arguments:
             array = arguments[argument.name]
             if isinstance(argument, Scalar):
@@ -138,7 +139,7 @@ def _owner(array: Array) -> Array:
 
 
 def _guarded(array: Array) -> Array:
-    """Return a copy whose memory, all that the array is a view of, lies between guard zones."""
+    """Return a copy with the array's whole base memory between guard zones."""
     owner = _owner(array)
     content = owner.reshape(-1).view(np.uint8)
     room = np.full(content.size + 2 * _GUARD_BYTES, _GUARD, np.uint8)
@@ -148,7 +149,7 @@ def _guarded(array: Array) -> Array:
 
 
 def _unguarded(array: Array) -> tuple[Array, bool]:
-    """Return all that lies between the guard zones, and whether these are as they were."""
+    """Return the memory between the guard zones, and whether these are intact."""
     room = _owner(array)
     guards = np.concatenate([room[:_GUARD_BYTES], room[-_GUARD_BYTES:]])
     return room[_GUARD_BYTES:-_GUARD_BYTES].view(array.dtype), bool((guards == _GUARD).all())
@@ -172,19 +173,19 @@ def _argument(passed: Passed, arguments: Mapping[str, Array | int]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a worker hands back: cases to launch, and outcomes of what cannot be launched."""
+    """A worker's output: cases to launch, and outcomes of failed preparations."""
 
     cases: list[ProgramCase]
     outcomes: list[Outcome]
 
 
 def name_of(seed: int) -> str:
-    """Return what the case of a seed is called."""
+    """Return the case name of a seed."""
     return f"program {seed}"
 
 
 def is_long(name: str) -> bool:
-    """Whether the case of this name is a long program."""
+    """Return whether the case of this name is a long program."""
     kind, _, seed = name.partition(" ")
     return kind == "program" and seed.isdecimal() and int(seed) >= FIRST_LONG_SEED
 
@@ -244,7 +245,7 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
 
 
 def _check_rows(kernel: Kernel, passed: Sequence[Any]) -> None:
-    """Refuse tensors that no launcher takes: rows are whole pieces of 16 bytes.
+    """Refuse tensors no launcher takes: rows must be multiples of 16 bytes.
 
     Raises: CompileError.
     """
@@ -264,7 +265,7 @@ def _is_allowed(kernel: Kernel, program: Program, arguments: launch.Given) -> bo
 def _scheduled(
     program: Program, tile_ir: Kernel, arguments: launch.Given
 ) -> tuple[Kernel, tuple[str, ...]]:
-    """Return the gpu IR that a launcher would choose for the program's launch."""
+    """Return the gpu IR a launcher would choose for the program's launch."""
     for map_pointers in dict.fromkeys((program.map_pointers, False)):
         schedule = Schedule(TARGETS[TARGET], program.config, map_pointers=map_pointers)
         kernel = schedule_kernel(tile_ir, schedule)

@@ -1,4 +1,4 @@
-"""What a soak shows: figures as JSON, and a table for people."""
+"""Report of a soak: figures as JSON, and a table for people."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.soak import programs, remarks
 from benchmarks.soak.journal import FAILURES, Outcome, Record
 from benchmarks.soak.plan import count_soaked
 
-PHASES = ("variants", "programs", "risky")  # what is most likely to hang comes last
+PHASES = ("variants", "programs", "risky")  # the phase most likely to hang comes last
 BUILD = "build"
 _MAX_SHOWN = 20
 
 
 def with_lost(record: Record) -> Record:
-    """Return the record with an outcome for what was tried and never done."""
+    """Return the record with a lost outcome for each attempt without one."""
     for attempt in list(record.open.values()):
         detail = f"{attempt.launch}: tried, and the soak ended with it"
         record.take(Outcome(attempt.case, attempt.phase, "lost", detail))
@@ -85,7 +85,7 @@ def _phase(record: Record, phase: str) -> dict[str, Any]:
 
 
 def _kernels(record: Record) -> dict[str, Any]:
-    """Return how many kernels variants were planned of, and of which none was launched."""
+    """Return the number of kernels with planned variants, and the kernels never launched."""
     planned = dict.fromkeys(kernel for run in record.runs for kernel in run.kernels)
     launched = count_soaked([record])
     return {
@@ -120,7 +120,7 @@ _COLUMNS = (
 
 
 def table(figures: Mapping[str, Any]) -> str:
-    """Return the figures in lines of text: a row a phase, then what failed."""
+    """Return the figures in lines of text: a row a phase, then the failures."""
     rows = [("phase", *(name.replace("_", " ") for name in _COLUMNS), "launcher s", "worker s")]
     for phase, counts in figures["phases"].items():
         cells = {**counts, "failed": sum(counts[status] for status in FAILURES)}
@@ -188,7 +188,7 @@ def _failed(failures: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def is_green(figures: Mapping[str, Any]) -> bool:
-    """Whether, by all figures, nothing failed and everything that was planned was reached."""
+    """Return whether, by all figures, nothing failed and every planned case was reached."""
     return not figures["failures"] and all(
         not phase["not_reached"] for phase in figures["phases"].values()
     )

@@ -1,14 +1,14 @@
-"""Ordinary kernels under compute-sanitizer: its view of memory, races, barriers, and unset memory.
+"""Ordinary kernels under compute-sanitizer: memory, races, barriers, and uninitialised memory.
 
     python -m benchmarks.soak.sanitize -o OUT [--kernels 24] [--seed 0] [--tools memcheck racecheck]
 
-A variant of each of some kernels of `kernels.toml` and `kernels/*.toml`, which `--seed` draws, is
-compiled and interpreted on all cores, as for a soak. Then each tool runs a process of its own that
-launches all of them, two launches each, and compares what they leave. OUT has what the tools said.
-Exits 1 if a tool reports anything, or a result is wrong; 2 if there is no sanitizer or no GPU.
+`--seed` draws kernels of `kernels.toml` and `kernels/*.toml`. A variant of each is compiled and
+interpreted on all cores, as for a soak. Then each tool runs its own process with two launches of
+every variant, and compares the results. OUT has the tools' output. Exits 1 if a tool reports
+anything, or a result is wrong; 2 if there is no sanitizer or no GPU.
 
-Errors of the API are no findings: the loader asks for one parameter too many of each kernel, to know
-that there are no more.
+Errors of the API are no findings: the loader queries parameters of each kernel until an error
+ends the list.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _ALL_RIGHT = ", 0 launches are wrong"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a tool said: its summary, all of its output, and how its process ended (None: killed)."""
+    """A tool's summary, its whole output, and its process's exit status (None: killed)."""
 
     tool: str
     summary: str
@@ -71,11 +71,11 @@ class Said:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found, all launches were made, and their results are right.
+        """Return whether there are no findings, all launches ran, and their results are right.
 
-        What racecheck only warns of is told and no failure: where a warp initialises an mbarrier, the
-        uniform datapath does it once for all lanes, and racecheck takes the elected lane's arrival
-        for a race with the other 31. Nor is what it cannot judge (`races`).
+        Warnings of racecheck are shown and no failure. Where a warp initialises an mbarrier, the
+        uniform datapath does it once for all lanes. Racecheck takes the elected lane's arrival
+        for a race with the other 31. Errors it cannot judge are no failure either (`races`).
         """
         errors = _ERRORS.search(self.summary)
         is_told = self.status == _FOUND and errors and int(errors[1]) == self.num_unjudged
@@ -109,7 +109,7 @@ def _shortened(case: VariantCase) -> VariantCase:
 
 
 def _few(references: Sequence[Reference]) -> tuple[Reference, ...]:
-    """Return the launches to make: those that show most, of buffers that are not huge."""
+    """Return the most telling launches, without huge buffers."""
     small = [reference for reference in references if _size(reference) <= _MAX_BYTES]
     labelled = [
         reference for name in _LAUNCHES for reference in small if reference.launch.label == name
@@ -125,10 +125,10 @@ def _size(reference: Reference) -> int:
 
 
 def launch_all(cases: Sequence[VariantCase], device: VariantDevice) -> int:
-    """Make every launch once; print what is wrong, and return how many were."""
+    """Make every launch once; print errors, and return their number."""
     num_wrong = 0
     for case in cases:
-        print(f"launches {case.name}", flush=True)  # what a tool says next is about it
+        print(f"launches {case.name}", flush=True)  # the tool's next output is about it
         with case.opened(device) as launches:
             for label, attempt in launches:
                 try:
@@ -149,7 +149,7 @@ def launch_all(cases: Sequence[VariantCase], device: VariantDevice) -> int:
 def _child(path: Path) -> int:
     cases: list[VariantCase] = pickle.loads(path.read_bytes())
     try:
-        # Memory is not used again: what was written before would count as initialised.
+        # No memory reuse: earlier writes would count as initialisation.
         device = GpuDevice(Gpu())
     except NoDeviceError as error:
         print(error)
@@ -163,15 +163,15 @@ def _child(path: Path) -> int:
 def run_tools(
     tools: Sequence[str], command: Callable[[str], list[str]], out: Path, seconds: float
 ) -> list[Said]:
-    """Run the command of each tool, all at once, with what it says in a file of `out`.
+    """Run the command of each tool, all at once, with its output in a file of `out`.
 
-    What takes longer than `seconds` is killed.
+    A tool is killed after `seconds`.
     """
     end = time.monotonic() + seconds
     running: dict[str, subprocess.Popen[bytes]] = {}
     for tool in tools:
         with (out / f"{tool}.txt").open("wb") as file:
-            # A session of its own: the program that a tool runs must end with it.
+            # Its own session: the tool's program must end with it.
             running[tool] = subprocess.Popen(
                 command(tool),
                 stdout=file,
@@ -194,7 +194,7 @@ def run_tools(
 
 
 def sanitized(sanitizer: str, path: Path, tool: str) -> list[str]:
-    """Return the command that launches the cases of a file under a tool."""
+    """Return the command to launch a file's cases under a tool."""
     options = ["--tool", tool, "--report-api-errors", "no", "--error-exitcode", str(_FOUND)]
     child = [sys.executable, "-m", "benchmarks.soak.sanitize", "--launch", str(path)]
     return [sanitizer, *options, *child]
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = time.monotonic()
     sources = [ROOT / "kernels.toml", *sorted((ROOT / "kernels").glob("*.toml"))]
     groups = select([Source(path, 1) for path in sources], options.seed)
-    # Of each manifest some, whatever the number.
+    # Some of each manifest, for any number.
     count = min(options.kernels, len(groups))
     groups = [groups[index * len(groups) // count] for index in range(count)]
     settings = Settings(seed=options.seed, repeats=1)

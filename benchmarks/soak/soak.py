@@ -1,4 +1,4 @@
-"""Run jobs: workers make cases ready, launchers try them, the journal holds what came of it.
+"""Run jobs: workers make cases ready, launchers try them, the journal holds the outcomes.
 
     jobs ──workers──► batches of cases, as files ──launchers──► outcomes
 
@@ -20,7 +20,7 @@ from benchmarks.soak.launchers import Launchers
 
 
 class Prepared(Protocol):
-    """What workers hand back."""
+    """A worker's output."""
 
     @property
     def cases(self) -> list[Any]: ...
@@ -31,9 +31,9 @@ class Prepared(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What became of a job: outcomes that are known already, and the files of its cases.
+    """Result of a job: early outcomes, and the files of its cases.
 
-    `held` are those that are launched last.
+    `held` are launched last.
     """
 
     outcomes: list[Outcome]
@@ -47,7 +47,7 @@ Say: TypeAlias = Callable[[Outcome], None]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a job makes ready: a group of variants, or seeds of programs, of a phase."""
+    """Content of a job: a group of variants, or seeds of programs, of a phase."""
 
     phase: str
     content: Any
@@ -55,9 +55,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Make the cases of a task ready in a worker, as its phase does, and write them to files of `folder`.
+    """Make a task's cases ready in a worker, and write them to files of `folder`.
 
-    Of the phases that are `held` all are launched last, of others what is risky.
+    All cases of the phases in `held` are launched last; in other phases, the risky ones.
     """
 
     prepare: Mapping[str, Prepare]
@@ -77,7 +77,7 @@ class Work:
             ]
             for held_back in (False, True)
         ]
-        # Their order is that of the jobs.
+        # In the order of the jobs.
         names = (f"{number:06}.now", f"{number:06}.held")
         batches = [
             write_batch(task.phase, self.folder / f"{task.phase}.{name}", cases) if cases else None
@@ -88,9 +88,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many worker processes there are, and when to stop, on the clock `time.monotonic`.
+    """Number of worker processes, and the stop time on the clock `time.monotonic`.
 
-    `reserve` returns how many seconds it will take to launch so many cases that are held back.
+    `reserve` returns the seconds needed to launch a number of held-back cases.
     """
 
     num_workers: int
@@ -107,12 +107,11 @@ def run_jobs(
     say: Say,
     spent: dict[str, float] | None = None,
 ) -> list[Batch]:
-    """Run jobs until there are no more, it is late, or every GPU hangs; return what is held back.
+    """Run jobs until they end, time is up, or every GPU hangs; return held-back batches.
 
-    `work` runs in workers, so it can be pickled; `say` is called with every outcome. What is held
-    back is in the order of `work.prepare`'s phases, and then in that of the jobs. The seconds that workers
-    take are added to `spent`, by phase.
-    Raises: NoLauncherError.
+    `work` runs in workers, so it must be picklable; `say` is called with every outcome.
+    Held-back batches are in the order of `work.prepare`'s phases, and then of the jobs. The
+    workers' seconds are added to `spent`, by phase. Raises: NoLauncherError.
     """
     numbered = [Job(job.label, (number, job.request)) for number, job in enumerate(jobs)]
     held_batches: list[Batch] = []
@@ -147,7 +146,7 @@ def run_jobs(
 
 
 def run_held(batches: Sequence[Batch], launchers: Launchers, deadline: float, say: Say) -> None:
-    """Launch what was held back, in order, until the deadline or every GPU hangs."""
+    """Launch held-back batches in order, until the deadline or every GPU hangs."""
     with launchers.launching(1, lambda: time.monotonic() > deadline, say) as launching:
         for batch in batches:
             launching.put(batch)

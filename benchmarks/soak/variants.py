@@ -1,8 +1,8 @@
-"""Variants: what of the manifests is built, how it is made ready, and how it is launched.
+"""Variants of the manifests: their selection, preparation and launches.
 
-Variants that differ in their configuration alone mostly have the same tile IR, and so the same
-references: a group of them is interpreted once. `num_warps`, `num_stages` and the like then cost
-their compilation only.
+Variants with different configs alone mostly have the same tile IR, and so the same references: a
+group of them is interpreted once. `num_warps`, `num_stages` and the like then cost only their
+compilation.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SOURCES = (
     Source(_FOLDER / "soak.toml", 48),
     Source(_FOLDER / "converted.toml", 288),
 )
-# A few that are quick in the emulator.
+# A few, quick in the emulator.
 SMOKE = ("vector_add", "transpose_blocks", "median", "sum_splits")
 RISKY = (Source(_FOLDER / "risky.toml", _ALL),)
 
@@ -86,12 +86,12 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return f"{self.source}: {self.subjects[0].label} and {len(self.subjects) - 1} more"
 
 
 def name_of(group: Group, subject: Subject) -> str:
-    """Return what the case of a variant is called."""
+    """Return the case name of a variant."""
     return f"{group.source}: {subject.label}"
 
 
@@ -100,12 +100,12 @@ def kernel_of(name: str) -> str:
     return " ".join(name.split(" ")[:2])
 
 
-# ---- what is taken ----------------------------------------------------------------------------
+# ---- selection --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How variants are drawn: by `seed`; `share` scales how many of each kernel."""
+    """How to draw variants: `seed`, and `share` to scale the number of each kernel."""
 
     seed: int
     share: float = 1.0
@@ -147,7 +147,7 @@ def select(
 def named_kernels(
     sources: Sequence[Source], kernels: Sequence[str] = ()
 ) -> list[tuple[Source, str]]:
-    """Return the kernels of manifests, or those of them that are named."""
+    """Return the kernels of manifests, or only the named ones."""
     return [
         (source, name)
         for source in sources
@@ -159,7 +159,7 @@ def named_kernels(
 def sample(
     subjects: Sequence[Subject], limit: int, chooser: random.Random, per_group: int = 6
 ) -> list[list[Subject]]:
-    """Return up to `limit` subjects in groups that may share references, all if there are no more."""
+    """Return up to `limit` subjects in groups with shared references, or all if there are no more."""
     groups: dict[CompileRequest, list[Subject]] = {}
     for subject in subjects:
         groups.setdefault(_without_config(subject), []).append(subject)
@@ -187,14 +187,14 @@ def _without_config(subject: Subject) -> CompileRequest:
 
 
 class VariantDevice(Protocol):
-    """What runs the launches of variants."""
+    """A device for launches of variants."""
 
     def opened(self, case: VariantCase, member: Member) -> AbstractContextManager[Execute]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of the two kernels that a variant may be built as, alone in an archive.
+    """One of a variant's two kernels, alone in an archive.
 
     `ptx` is there for the emulator only.
     """
@@ -257,7 +257,7 @@ def _attempt(execute: Execute, reference: Reference, tolerance: float) -> Try:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How cases are made: `seed` draws inputs, `limit_seconds` is for one variant or program.
+    """How to make cases: `seed` draws inputs, `limit_seconds` is for one variant or program.
 
     With `emulates` there are no cubins; without `interprets` cases are only compiled.
     """
@@ -271,7 +271,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a worker hands back: cases to launch, and outcomes of what cannot be launched."""
+    """A worker's output: cases to launch, and outcomes of failed preparations."""
 
     cases: list[VariantCase]
     outcomes: list[Outcome]
@@ -282,7 +282,7 @@ def prepare(group: Group, settings: Settings, phase: str) -> Prepared:
     shared: dict[tuple[object, ...], References] = {}
     cases: list[VariantCase] = []
     outcomes: list[Outcome] = []
-    # The one with most stages chooses the launches, whose loops are then long enough for all.
+    # The variant with most stages selects the launches: their loops are then long enough for all.
     for subject in sorted(group.subjects, key=_num_stages, reverse=True):
         name = name_of(group, subject)
         seed = f" --seed {settings.seed}" if settings.seed else ""
@@ -316,7 +316,7 @@ def _num_stages(subject: Subject) -> int:
 
 
 def _alone(subject: Subject) -> Subject:
-    """Return the subject without the configs of others, of which there may be thousands."""
+    """Return the subject without others' configs, possibly thousands."""
     assert subject.expanded is not None
     expansion, variant = subject.expanded
     only = replace(variant, config_index=0)
@@ -334,7 +334,7 @@ class _Builder:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the compiler says of the kernels."""
+        """Remarks and warnings of the kernels' compilers."""
         lines = [line for compiled in self._compiled.values() for line in compiled.metadata.remarks]
         lines += [
             line
@@ -375,7 +375,7 @@ class _Builder:
             )
         if self._settings.interprets and not any(member.references for member in members):
             return "no launch of it can be compared"
-        # What launches need of it is little.
+        # Launches need little of it.
         bare = replace(subject, expanded=None, request=None, grid=(), guards=())
         is_risky = any(
             map(risk.is_risky, (compiled.asm["ptx"] for compiled in self._compiled.values()))
@@ -403,11 +403,11 @@ class _Builder:
 
     def _ptx(self, condition: Expression | None) -> PtxKernel:
         requests = list(self._compiled)
-        # What has a condition was compiled first.
+        # Kernels with a condition were compiled first.
         return self._to_ptx(requests[-1] if condition is None else requests[0])
 
     def _references(self) -> References:
-        """Interpret: `aotc verify`, of a kernel that does exactly as it should."""
+        """Interpret the kernel, as `aotc verify` does."""
         by_condition: dict[Expression | None, list[Reference]] = {}
 
         def execute(condition: Expression | None) -> Execute:
@@ -424,7 +424,7 @@ class _Builder:
         return tuple((condition, tuple(listed)) for condition, listed in by_condition.items())
 
     def _key(self) -> tuple[object, ...]:
-        """Return all that references depend on: see `aotc.verify.checks.reference` and `.launches`."""
+        """Return all inputs of the references: see `aotc.verify.checks.reference` and `.launches`."""
         subject = self._subject
         tile_ir = tuple(_HEAD.sub("", compiled.asm["tile"]) for compiled in self._compiled.values())
         guards = tuple(compiled.metadata.guards for compiled in self._compiled.values())
@@ -434,7 +434,7 @@ class _Builder:
         return (tile_ir, guards, subject.grid, subject.guards, *sorted(values.items()))
 
 
-# What a kernel's head says of its config: the interpreter knows no threads.
+# Config attributes in a kernel's head: the interpreter has no threads.
 _HEAD = re.compile(r"(?<=[{ ])(num_warps|num_ctas|maxnreg) = \d+(?=.* \{\n)")
 
 

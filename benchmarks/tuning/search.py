@@ -1,12 +1,12 @@
-"""Compare `aotc tune` with exhaustive times: how near it comes, how long it takes, what a kill costs.
+"""Compare `aotc tune` with exhaustive times: its quality, its time, and the cost of a kill.
 
     aotc build benchmarks/tuning/kernels.toml -o dist
     python benchmarks/tuning/exhaustive.py dist/tuning.aotc times.json
     python benchmarks/tuning/search.py dist/tuning.aotc times.json [--kernels matmul] [--kills 20]
 
-For each kernel: the exhaustive time of the best config over that of the config that tuning chose, the
-launches on the GPU over those of an exhaustive search, and the seconds. With `--kills` the run is also
-killed at random times and begun again until it is done; its table must have the same launches.
+For each kernel: the exhaustive time of the fastest config over the tuned config's, the launches
+over an exhaustive search's, and the seconds. With `--kills` the run is also killed at random
+times and restarted until it is done; its table must have the same launches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loops that the schedule may not, or cannot, load ahead for: each takes another of its fallbacks."""
+"""Loops the schedule cannot pipeline: each takes another of its fallbacks."""
 
 import triton
 import triton.language as tl
@@ -66,7 +66,7 @@ def dot_sums_kernel(
     a_ptr, b_ptr, out_ptr, counter_ptr, M, N, K, stride_a, stride_b, stride_out,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WAY: tl.constexpr,
 ):  # fmt: skip
-    """Store A @ B, (M, K) by (K, N), with operands that do not come as they are."""
+    """Store A @ B, (M, K) by (K, N), with operands transformed before the dot."""
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if WAY == "counted":
@@ -123,7 +123,7 @@ def made_ways_kernel(
     x_ptr, out_ptr, offset_ptr, M, N,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WAY: tl.constexpr,
 ):  # fmt: skip
-    """Copy blocks of X, (M, N), through descriptors that are made of what only the kernel knows."""
+    """Copy blocks of X, (M, N), through descriptors with fields known only in the kernel."""
     m = tl.program_id(0) * BLOCK_M
     base = x_ptr + m.to(tl.int64) * N
     if WAY == "loaded":
@@ -144,7 +144,7 @@ def tile_ways_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     NUM_PROGRAMS: tl.constexpr, WAY: tl.constexpr,
 ):  # fmt: skip
-    """Store A @ B.T by tiles of which a program computes several, and something that ties them."""
+    """Store A @ B.T by several tiles of a program, with dependences between them."""
     num_n = tl.cdiv(N, BLOCK_N)
     program = tl.program_id(0)
     total = 0.0
@@ -182,7 +182,7 @@ def tile_ways_kernel(
 def split_ways_kernel(
     x_ptr, out_ptr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WAY: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile for each program, after what the CTAs of a cluster may not share."""
+    """Write a tile for each program, after an operation not allowed in a cluster."""
     m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     start = tl.program_id(0) * BLOCK_M * BLOCK_N
     offsets = start + m[:, None] * BLOCK_N + n[None, :]

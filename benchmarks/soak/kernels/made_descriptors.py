@@ -1,4 +1,4 @@
-"""Tensors that a kernel describes itself, of pointers."""
+"""Kernels making tensor descriptors from pointers."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,7 @@ def made_load_kernel(
     x_ptr, out_ptr, M, N,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
-    """Copy X, (M, N), by blocks that go through a descriptor one way; TURNED, its transpose."""
+    """Copy X, (M, N), by blocks, through a descriptor one way; TURNED, its transpose."""
     x = tl.make_tensor_descriptor(x_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N])
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
     block = x.load([row, column])
