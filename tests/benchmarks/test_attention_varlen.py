@@ -1,4 +1,4 @@
-"""benchmarks/attention_varlen.py without a GPU: its workloads, and that the manifest serves them."""
+"""benchmarks/attention_varlen.py without a GPU: its workloads and their kernels in the manifest."""
 
 from __future__ import annotations
 

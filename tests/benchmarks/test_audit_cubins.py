@@ -1,4 +1,4 @@
-"""The audit of many cubins: in portions, and what it comes to."""
+"""The audit of many cubins: in portions, with a summary."""
 
 from __future__ import annotations
 

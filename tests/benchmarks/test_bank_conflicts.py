@@ -1,4 +1,4 @@
-"""Tiles that are transposed between pointers or tensor copies meet no bank twice, and are read in wide pieces."""
+"""Transposed tiles are free of bank conflicts, and are read in wide pieces."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def _transposes(name: str = "TRANSPOSES") -> list[Any]:
 def test_a_transpose_has_no_bank_conflicts(transpose: Any) -> None:
     kernel = transpose.compile()
     conflicts = transpose.run(kernel).conflicts
-    assert (
-        conflicts or "shared" not in kernel.ptx
-    )  # of squares that threads have whole nothing moves
+    assert conflicts or "shared" not in kernel.ptx  # squares whole in a thread move nothing
     lines = kernel.ptx.splitlines()
     excess = {lines[line - 1]: count.excess for line, count in conflicts.items() if count.excess}
     assert not excess

@@ -1,4 +1,4 @@
-"""The table of what `aotc check` says of packages."""
+"""The table of packages' kernels supported by `aotc check`."""
 
 from __future__ import annotations
 

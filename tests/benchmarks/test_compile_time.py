@@ -46,7 +46,7 @@ def test_stages_and_passes_are_reported(
 
 def test_the_time_of_a_child_counts(compile_time: ModuleType) -> None:
     stages, passes = compile_time.measure_stages("vector_add", 1)
-    assert stages["ptxas"] > 1  # which this process only waits for
+    assert stages["ptxas"] > 1  # this process only waits for it
     assert "assign_layouts" in passes
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/peers.py without a GPU: whose turn it is, and on which operands."""
+"""benchmarks/peers.py without a GPU: order of turns, and operands of each."""
 
 from __future__ import annotations
 

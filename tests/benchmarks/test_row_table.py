@@ -1,4 +1,4 @@
-"""benchmarks/row_table.py without a GPU: only what is right is ranked, and rows are printed whole."""
+"""benchmarks/row_table.py without a GPU: only correct candidates are ranked, rows are printed whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of Triton's own tests: which failures count."""
+"""The table of Triton's own tests: outcomes counted as failures."""
 
 from __future__ import annotations
 

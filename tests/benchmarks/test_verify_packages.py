@@ -1,4 +1,4 @@
-"""Packages whose kernels are verified: which of them are whole, and what comes of each."""
+"""Verification of packages' kernels: whole ones, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_table(
     assert row.startswith("| one | – | 2 | 1 | 1 | 1 | 0 |")
     (outcome,) = read_results(results_path)
     assert (outcome.package, outcome.status) == ("one", "verified")
-    assert main() == 0  # of all that stands there, with nothing left to do
+    assert main() == 0  # of the whole file, with nothing left to do
     assert capsys.readouterr().out.splitlines()[-2] == row
     assert read_results(results_path) == [outcome]
 

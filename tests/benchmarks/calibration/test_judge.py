@@ -44,7 +44,7 @@ SHOWN = replace(PLAIN, name="shown", is_probe=True)
 
 
 class Cuda(ModuleType):
-    """The driver's functions that are used, over memory of this process."""
+    """The driver functions in use, over memory of this process."""
 
     def __init__(self, wrong=0, fails=()):
         super().__init__("cuda.bindings.driver")
@@ -103,7 +103,7 @@ class Cuda(ModuleType):
 
 @pytest.fixture
 def device(monkeypatch, tmp_path):
-    """Return what makes a driver known and puts cases into a group of their own."""
+    """Return a function registering a driver and a group of cases."""
     group = Group("g", "a group", (PLAIN, TRAP, PROBE, SHOWN))
     monkeypatch.setitem(judge.GROUPS, "g", group)
     monkeypatch.setattr(judge, "_faults", [])
@@ -150,7 +150,7 @@ def test_after_a_fault_the_rest_of_a_chunk_goes_to_a_fresh_process(device, monke
     retried = []
 
     class Pool:
-        """A process that has seen no fault."""
+        """A process without a fault so far."""
 
         def __init__(self, *_):
             pass

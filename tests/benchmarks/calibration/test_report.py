@@ -1,4 +1,4 @@
-"""Tables of results, and what is said of those that differ."""
+"""Tables of results, and reports of differences."""
 
 import json
 

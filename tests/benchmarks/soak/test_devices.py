@@ -1,4 +1,4 @@
-"""Memory that is kept for the next launch: what fits is used again, no more than a limit is kept."""
+"""Memory kept for the next launch: fitting sizes are used again, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROOM = 64 << 30
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
-    """Return the sizes, by address, of what is allocated on a GPU that is not there."""
+    """Return the allocated sizes by address on a fake GPU."""
     sizes: dict[int, int] = {}
     addresses = iter(range(1 << 32, 1 << 62, 1 << 40))
 
@@ -61,7 +61,7 @@ def test_no_more_than_the_limit_is_kept_and_the_newest_sizes_are(held: dict[int,
     assert set(held) == {*large}  # the small one was kept for longest
     gpu.free(large[2])
     assert sum(held.values()) <= 4 << 30
-    # What is larger than all that may be kept is given back at once.
+    # An allocation over the whole limit is freed at once.
     huge = gpu.allocate((5 << 30) + 1)
     assert held[huge] == (5 << 30) + 1
     gpu.free(huge)

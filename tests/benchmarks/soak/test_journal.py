@@ -1,4 +1,4 @@
-"""The journal: what is written is read, whoever wrote it and wherever it was cut off."""
+"""The journal: lines of every writer are read, even after a cut-off line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     text = journal.path.read_bytes()
     journal.path.write_bytes(text + text[: len(text) // 2])
     assert journal.read().known("programs") == {"a"}
-    # Whoever goes on writes behind it.
+    # The next writer appends behind it.
     journal.path.write_bytes(text + text[: len(text) // 2] + b"\n" + text.replace(b'"a"', b'"b"'))
     assert journal.read().known("programs") == {"a", "b"}
 

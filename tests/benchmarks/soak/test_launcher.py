@@ -1,4 +1,4 @@
-"""The process that launches and the watch over it: hangs are named, and end the launching."""
+"""The launching process and its watchdog: hangs are named, and end the launching."""
 
 from __future__ import annotations
 

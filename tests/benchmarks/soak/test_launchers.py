@@ -1,4 +1,4 @@
-"""Several launchers: all take part, each GPU is seen by its own, a hang ends what is on its GPU alone."""
+"""Several launchers: all take part, each sees its own GPU, a hang ends only its GPU's launches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.benchmarks.soak.fake_cases import FakeCase, FakeDevice, no_device
 
 
 class NamedDevice(FakeDevice):
-    """A device called after the GPU that its process sees."""
+    """A device named after its process's visible GPU."""
 
     def __init__(self) -> None:
         super().__init__("GPU " + os.environ.get("CUDA_VISIBLE_DEVICES", "of this machine"))
 
 
 class OneKind(FakeDevice):
-    """A device of which there are several."""
+    """A device with several instances."""
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def test_a_hang_ends_what_is_on_its_gpu_and_the_other_goes_on(tmp_path: Path) ->
             for number in range(5):
                 launching.put(write_batch("fake", tmp_path / f"{number}", [FakeCase(f"{number}")]))
     statuses = {launcher.case: launcher.status for launcher in outcomes}
-    # What was left of the first one went to the other GPU.
+    # The rest of the first one went to the other GPU.
     expected = dict.fromkeys(("a", "c", *map(str, range(5))), "right")
     assert statuses == expected | {"b": "hang"}
     assert [launcher.case for launcher in launchers.hung] == ["b"]
@@ -159,7 +159,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     launchers = Launchers(no_device, Journal(tmp_path / "journal.jsonl"), 30.0, ("0", "7"))
     with pytest.raises(NoLauncherError, match="^no GPU here$"):
         launchers.open()
-    # One that is missed later ends all.
+    # A launcher missed later ends all.
     with (
         pytest.raises(NoLauncherError, match="^no GPU here$"),
         launchers.launching(1, lambda: False, lambda _: None) as launching,

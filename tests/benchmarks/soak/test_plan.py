@@ -1,4 +1,4 @@
-"""The order of a soak: what is new first, kernels in turn, programs in between."""
+"""The order of a soak: new values first, kernels in turn, programs in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs as cases: right in the emulator, and what they leave elsewhere is told."""
+"""Random programs as cases: right in the emulator, and wrong results are reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _problems(case: ProgramCase, device: Any) -> list[str]:
 
 @dataclass
 class _Spoiling:
-    """The emulator, and what a kernel may do wrong after it."""
+    """The emulator, with a fault added after the kernel."""
 
     spoil: Callable[[np.ndarray], None]
 

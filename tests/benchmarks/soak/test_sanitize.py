@@ -1,4 +1,4 @@
-"""Kernels under compute-sanitizer: the launches that are made, and what is read of a tool's output."""
+"""Kernels under compute-sanitizer: the selected launches, and a tool's parsed output."""
 
 from __future__ import annotations
 

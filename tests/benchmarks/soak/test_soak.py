@@ -1,4 +1,4 @@
-"""Jobs: everything gets its outcome, what is risky comes last, a hang ends it."""
+"""Jobs: every case gets its outcome, risky ones come last, a hang ends the run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _jobs(
 ) -> tuple[list[Outcome], list[Batch]]:
     outcomes: list[Outcome] = []
     work = Work({"fake": prepare, "last": prepare}, journal.path.parent, held_phases)
-    # The first of a tuple says which phase it is of.
+    # The first case of a tuple names its phase.
     jobs = [
         Job(f"job {number}", Task("last" if task[0].name.startswith("last") else "fake", task))
         for number, task in enumerate(tasks)

@@ -1,4 +1,4 @@
-"""Which variants are taken, and that one interpretation serves all configs of a kernel."""
+"""Selection of variants, and one interpretation for all configs of a kernel."""
 
 from __future__ import annotations
 
