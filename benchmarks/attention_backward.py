@@ -89,7 +89,7 @@ class Tensors:
             size = (self.num_heads, shape.length, shape.length)
             self.dscores = torch.empty(size, dtype=self.q.dtype, device="cuda")
         self.heads = [(0, 0), (shape.batch - 1, shape.heads - 1)]
-        self.expected = [self._expected(*tensor) for tensor in self.heads]
+        self.expected = [self._expected(*head) for head in self.heads]
 
     def _scores(self, q: Any, k: Any) -> Any:
         import torch
@@ -268,7 +268,9 @@ def launches_of(
     scalars |= {"n_queries": shape.length, "n_keys": shape.length}
     for config in built(kernel, choices):
         # A kernel with its own grid-dependency wait starts while the previous kernel ends.
-        waits = any(tensor.waits_pdl for tensor in kernel.info.variants if tensor.config == config)
+        waits = any(
+            variant.waits_pdl for variant in kernel.info.variants if variant.config == config
+        )
 
         def part(heads: slice, config=config, waits=waits) -> None:
             named = {key: tensor[heads] for key, tensor in rows.items()} | scalars

@@ -97,8 +97,8 @@ class Tensors:
         self.picked = [(0, 0), (len(shape.lengths) - 1, shape.heads - 1), (1, shape.heads // 2)]
         self.rows = [self._rows(sequence) for sequence, _ in self.picked]
         self.expected = [
-            self._expected(*lengths, rows)
-            for lengths, rows in zip(self.picked, self.rows, strict=True)
+            self._expected(*picked, rows)
+            for picked, rows in zip(self.picked, self.rows, strict=True)
         ]
 
     def _extra(self) -> dict[str, Any]:
@@ -246,8 +246,8 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
             pool.submit(kernel.warmup, **kernel_args, grid=grid)
     for name, (kernel_args, grid) in launches.items():
 
-        def launch(given=kernel_args, grid=grid) -> None:
-            kernel[grid](**given)
+        def launch(bound_args=kernel_args, grid=grid) -> None:
+            kernel[grid](**bound_args)
 
         if triton_holds(name, launch):
             yield name, launch
@@ -264,7 +264,7 @@ def torch_launch(tensors: Tensors) -> Launch | None:
         return None
     group = shape.heads // shape.kv_heads
     k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (tensors.k, tensors.v))
-    longest = [max(tensor) for tensor in zip(*shape.lengths, strict=True)]
+    longest = [max(lengths) for lengths in zip(*shape.lengths, strict=True)]
 
     causal = shape.constants["CAUSAL"]
     words: dict[str, Any] = {"is_causal": causal}

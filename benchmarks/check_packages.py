@@ -136,10 +136,13 @@ def _heuristics(file: str, name: str, line: int) -> list[str]:
                 constants = [param.name for param in params if param.is_constexpr]
                 texts = launch_heuristics(file, name, arguments, constants, target=TARGET)
                 return [
-                    why and (LAUNCHED if param in texts else why) for param, why in problems.items()
+                    why and (LAUNCHED if heuristic in texts else why)
+                    for heuristic, why in problems.items()
                 ]
             except CompileError as error:
-                is_one = any("heuristics" in ast.unparse(param) for param in node.decorator_list)
+                is_one = any(
+                    "heuristics" in ast.unparse(decorator) for decorator in node.decorator_list
+                )
                 return [error.message] if is_one else []
     return []
 

@@ -243,8 +243,8 @@ def print_table(families: Sequence[Family], constants: Constants, device: Device
         )
 
 
-def _text(losses_of: np.ndarray) -> str:
-    numbers = (losses_of.mean(), np.quantile(losses_of, 0.95), losses_of.max())
+def _text(losses: np.ndarray) -> str:
+    numbers = (losses.mean(), np.quantile(losses, 0.95), losses.max())
     return " ".join(f"{100 * number:6.1f}" for number in numbers)
 
 

@@ -165,13 +165,13 @@ def kernels_of(path: Path) -> dict[str, tuple[Function, set[str]]]:
         node.name: Function(node)
         for node in tree.body
         if isinstance(node, ast.FunctionDef)
-        and any(_IS_JIT.match(ast.unparse(node_of)) for node_of in node.decorator_list)
+        and any(_IS_JIT.match(ast.unparse(decorator)) for decorator in node.decorator_list)
     }
     called = {
-        node_of.func.id
+        call.func.id
         for function in functions.values()
-        for node_of in function.calls
-        if isinstance(node_of.func, ast.Name)
+        for call in function.calls
+        if isinstance(call.func, ast.Name)
     }
     return {
         name: (function, function.pointers(functions))

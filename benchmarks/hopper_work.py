@@ -64,8 +64,8 @@ class Work:
         read = [layer.items() for layer in layers_of(first)]
         values = [
             value
-            for values_of in read
-            for name, value in values_of
+            for arguments in read
+            for name, value in arguments
             if name not in self.library_alone
         ]
         tensors = {v.data_ptr(): v for v in values if isinstance(v, torch.Tensor)}

@@ -147,15 +147,13 @@ def _problem_of(kernel: KernelSpec, seconds: int) -> str:
     if not seconds:
         return ""
     # Random offsets of sequences mean nothing: others have None for a pointer, or other choices.
-    absent = [
-        variant_of for variant_of in expansion.variants if variant_of.absent != variant.absent
-    ]
+    absent = [candidate for candidate in expansion.variants if candidate.absent != variant.absent]
     other_choices = [
-        variant_of for variant_of in expansion.variants if variant_of.choices != variant.choices
+        candidate for candidate in expansion.variants if candidate.choices != variant.choices
     ]
     problem = ""
-    for variant_of in (variant, *absent[:1], *other_choices[-1:]):
-        problem = _disagreement(subject_of(expansion, variant_of), seconds)
+    for candidate in (variant, *absent[:1], *other_choices[-1:]):
+        problem = _disagreement(subject_of(expansion, candidate), seconds)
         if not problem or problem.startswith(("wrong", "fault")):
             break
     return problem

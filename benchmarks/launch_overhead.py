@@ -62,7 +62,7 @@ def _launches(make: Make) -> dict[str, Callable[[], object]]:
     import record_program as program
 
     x, y, out, rows = make(64, 1000), make(64, 1000), make(64, 1000), make(64)
-    column, n, stride = make(64, at=3), 64, 1000
+    column, n, stride = make(64, offset=3), 64, 1000
     grid, by_meta = (1,), lambda meta: (-(-n // meta["BLOCK"]),)
     return {
         "column": lambda: program.column[grid](column, rows, n, stride, 1, BLOCK=256),
@@ -81,7 +81,7 @@ def _loader_calls(library: Any, make: Make) -> dict[str, Callable[[], object]]:
     x, y, out, rows, n, stride = make(64, 1000), make(64, 1000), make(64, 1000), make(64), 64, 1000
     passed = {
         "column": {
-            "x_ptr": make(64, at=3),
+            "x_ptr": make(64, offset=3),
             "out_ptr": rows,
             "n": n,
             "stride_x": stride,
@@ -104,11 +104,11 @@ def _loader_calls(library: Any, make: Make) -> dict[str, Callable[[], object]]:
 def _tensors() -> Make:
     import torch
 
-    def make(*shape: int, at: int = 0) -> Any:
-        count = shape[0] * 1000 if at else 1
+    def make(*shape: int, offset: int = 0) -> Any:
+        count = shape[0] * 1000 if offset else 1
         return (
-            torch.randn(count, device="cuda")[at::1000]
-            if at
+            torch.randn(count, device="cuda")[offset::1000]
+            if offset
             else torch.randn(*shape, device="cuda")
         )
 
@@ -150,9 +150,9 @@ def _fake_tensors(fake: str) -> Make:
     sys.modules["torch"] = torch
     tensors: list[Any] = []
 
-    def make(*shape: int, at: int = 0) -> Any:
+    def make(*shape: int, offset: int = 0) -> Any:
         tensor = Tensor()
-        address = (1 + len(tensors)) * 4096 + 4 * at
+        address = (1 + len(tensors)) * 4096 + 4 * offset
         tensors.append(fill(tensor, Content(address, "fp32", shape)))
         return tensor
 

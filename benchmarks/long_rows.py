@@ -270,7 +270,7 @@ def measure(
     chosen = {"aotc": best(aotc_candidates(name, library[name], columns))}
     if has_triton:
         chosen["triton"] = best(triton_candidates(name, rows, columns))
-    best_of = {peer: choice for peer, choice in chosen.items() if choice}
+    fastest_of = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
     copied = [work.out(args) if work.accesses == 2 else args[0].clone() for args in sets]
     pairs = zip(copied, sets, strict=True)
@@ -278,7 +278,7 @@ def measure(
     torch_launches = [
         lambda args=args: by_torch(name, args[0], work.weights_of(args)) for args in sets
     ]
-    peers = {peer: launch for peer, (_, launch) in best_of.items()}
+    peers = {peer: launch for peer, (_, launch) in fastest_of.items()}
     peers |= {"torch": of_turn(torch_launches, turns), "copy": of_turn(copies, turns)}
     if has_liger and isinstance(work, Gradient):
         peers["liger"] = of_turn([liger(name, args) for args in sets], turns)
@@ -289,14 +289,15 @@ def measure(
     return {
         "work": f"{name} {rows}x{columns}",
         "tb_s": {
-            peer: num_bytes[peer] / statistics.median(args) / 1e9 for peer, args in times.items()
+            peer: num_bytes[peer] / statistics.median(samples) / 1e9
+            for peer, samples in times.items()
         },
         "over": {
-            peer: ratio(args, times["aotc"]) * num_bytes["aotc"] / num_bytes[peer]
-            for peer, args in times.items()
+            peer: ratio(samples, times["aotc"]) * num_bytes["aotc"] / num_bytes[peer]
+            for peer, samples in times.items()
             if "aotc" in times and peer != "aotc"
         },
-        "configs": {peer: key for peer, (key, _) in best_of.items()},
+        "configs": {peer: key for peer, (key, _) in fastest_of.items()},
     }
 
 

@@ -54,7 +54,9 @@ class Operands:
         self.partial = torch.empty(2, programs, columns, device="cuda")
         self.sums = torch.empty(2, columns, device="cuda", dtype=torch.bfloat16)
         parts = [self._statistics(part) for part in self.x.split(1024)]
-        self.statistics = [torch.cat(parts_of) for parts_of in zip(*parts, strict=True)]
+        self.statistics = [
+            torch.cat(parts_of_operand) for parts_of_operand in zip(*parts, strict=True)
+        ]
 
     def _statistics(self, x: Any) -> list[Any]:
         wide = x.double()
@@ -199,7 +201,7 @@ def compiled(name: str, sets: list[Operands]) -> list[Launch]:
 
         return launch
 
-    return [bind(tensor) for tensor in sets]
+    return [bind(operands_of_set) for operands_of_set in sets]
 
 
 def check_compiled(launch: Launch, operands: Operands) -> None:
@@ -236,16 +238,18 @@ def measure(library: Any, name: str, columns: int, *, has_triton: bool) -> dict[
     check_compiled(torch_launches[0], sets[0])
     peers["torch.compile"] = of_turn(torch_launches, turns)
     peers["copy"] = of_turn(
-        [lambda per_sm=per_sm: per_sm.dx.copy_(per_sm.x) for per_sm in sets], turns
+        [lambda operands=operands: operands.dx.copy_(operands.x) for operands in sets], turns
     )
     for launch in peers.values():
         launch()
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
     num_bytes = {peer: (2 if peer == "copy" else 3) * ELEMENTS * 2 for peer in times}
     rates = {
-        peer: num_bytes[peer] / statistics.median(per_sm) / 1e9 for peer, per_sm in times.items()
+        peer: num_bytes[peer] / statistics.median(samples) / 1e9 for peer, samples in times.items()
     }
-    over = {peer: ratio(per_sm, times["aotc"]) for peer, per_sm in times.items() if peer != "aotc"}
+    over = {
+        peer: ratio(samples, times["aotc"]) for peer, samples in times.items() if peer != "aotc"
+    }
     return {
         "work": f"{name} {rows}x{columns}",
         "tb_s": rates,

@@ -117,7 +117,7 @@ def flash() -> Iterator[Work]:
         q, k, v, out = (random_tensor(batch, length, heads, 128) for _ in range(4))
         lse = torch.empty(batch, heads, length, device="cuda")
         tensors = {"q": q, "k": k, "v": v, "o": out}
-        zeros = [f"stride_{tensor}" for tensor in _ZERO.split()]
+        zeros = [f"stride_{stride}" for stride in _ZERO.split()]
         values = {
             **dict.fromkeys(_ABSENT.split()), **dict.fromkeys(zeros, 0), "Q": q, "K": k, "V": v, "Out": out,
             "LSE": lse, "dropout_p": 0.0,

@@ -188,7 +188,7 @@ def measure(work: Work, library: Any) -> dict[str, object]:
         choices = {name: step.constants[name] for name in kernel.info.choices}
         configs.append(list(built(kernel, choices)))
     plain = plain_configs(work, library)
-    best_of = {
+    best_by_peer = {
         "aotc": chosen(
             "aotc", work, lambda step, config: aotc_launch(step, library, config), configs
         ),
@@ -196,14 +196,14 @@ def measure(work: Work, library: Any) -> dict[str, object]:
     }
     row: dict[str, object] = {"work": work.name}
     peers: dict[str, Launch] = {}
-    for peer, best in best_of.items():
+    for peer, best in best_by_peer.items():
         if best is not None:
             peers[peer], row[f"{peer}_config"] = best
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
     for peer, values in times.items():
         row[f"{peer}_us"] = statistics.median(values) * 1e3
         row[f"{peer}_tflops"] = work.flops / statistics.median(values) / 1e9
-    if len(times) == len(best_of):
+    if len(times) == len(best_by_peer):
         row["over_triton"] = ratio(times["triton"], times["aotc"])
     return row
 

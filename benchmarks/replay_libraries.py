@@ -164,12 +164,12 @@ class Replay:
         )
         self.notes.append(f"outputs that are close differ by at most {worst:.2g} of what may be")
         missing = [
-            relative_error
-            for relative_error in recorded["launched"]
-            if relative_error not in launched
+            specialisation
+            for specialisation in recorded["launched"]
+            if specialisation not in launched
         ]
         self.notes += [
-            f"not launched from the archive: {relative_error}" for relative_error in missing
+            f"not launched from the archive: {specialisation}" for specialisation in missing
         ]
 
     def _note(self, title: str, failed: dict[str, str]) -> None:
@@ -248,18 +248,18 @@ def main() -> int:
             print(*replay.notes, sep="\n", flush=True)
         replays.append(replay)
     widths = {
-        name: max(len(name), *(len(source.line.get(name, "")) for source in replays))
+        name: max(len(name), *(len(replay.line.get(name, "")) for replay in replays))
         for name in COLUMNS
     }
     print(f"{'':14}", *(f"{name:>{width}}" for name, width in widths.items()))
-    for source in replays:
+    for replay in replays:
         print(
-            f"{source.name:14}",
-            *(f"{source.line.get(name, ''):>{w}}" for name, w in widths.items()),
+            f"{replay.name:14}",
+            *(f"{replay.line.get(name, ''):>{w}}" for name, w in widths.items()),
         )
     print(*(f"{name}: {text}" for name, text in COLUMNS.items()), sep="\n")
     return int(
-        not options.without_gpu and any(len(source.line) < len(COLUMNS) for source in replays)
+        not options.without_gpu and any(len(replay.line) < len(COLUMNS) for replay in replays)
     )
 
 

@@ -85,7 +85,7 @@ def best(rings: list[Ring]) -> Ring:
         key: bytes_of_link(right[key].config, STEPS) / milliseconds / 1e6
         for milliseconds, key in took
     }
-    for key, rate in sorted(rates.items(), key=lambda rate_of: -rate_of[1]):
+    for key, rate in sorted(rates.items(), key=lambda key_and_rate: -key_and_rate[1]):
         print(f"        {rate:8.2f} GB/s a link  {key}", flush=True)
     return right[max(rates, key=lambda key: rates[key])]
 

@@ -98,18 +98,18 @@ def measure(library: Any, name: str, *, has_triton: bool) -> dict[str, Any]:
     chosen = {"aotc": best(aotc_candidates(kernel), sets)}
     if has_triton:
         chosen["triton"] = best(triton_candidates(kernel), sets)
-    best_of = {peer: choice for peer, choice in chosen.items() if choice}
+    fastest_of = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
-    peers = {peer: launch for peer, (_, launch) in best_of.items()}
+    peers = {peer: launch for peer, (_, launch) in fastest_of.items()}
     peers["torch"] = of_turn([lambda e=args: e[1].copy_(e[0].t()) for args in sets], turns)
     flat = [[args[0].view(-1), args[1].view(-1)] for args in sets]
     peers["copy"] = of_turn([lambda e=args: e[1].copy_(e[0]) for args in flat], turns)
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
     return {
         "work": name,
-        "tb_s": {p: 2 * BYTES / statistics.median(args) / 1e9 for p, args in times.items()},
-        "over": {p: ratio(args, times["aotc"]) for p, args in times.items() if p != "aotc"},
-        "configs": {peer: key for peer, (key, _) in best_of.items()},
+        "tb_s": {p: 2 * BYTES / statistics.median(samples) / 1e9 for p, samples in times.items()},
+        "over": {p: ratio(samples, times["aotc"]) for p, samples in times.items() if p != "aotc"},
+        "configs": {peer: key for peer, (key, _) in fastest_of.items()},
     }
 
 

@@ -69,20 +69,22 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Part number `at`, of `count`, of a manifest's variants.
+    """Part number `part_index`, of `count`, of a manifest's variants.
 
     The first one the target accepts is verified.
     """
 
     part: str
     manifest: Path
-    at: int
+    part_index: int
     count: int
 
     def subjects(self) -> list[Subject]:
         """Return the variants to try, none where there are fewer than parts."""
         subjects = load_subjects(str(self.manifest))
-        start, stop = (at * len(subjects) // self.count for at in (self.at, self.at + 1))
+        start, stop = (
+            index * len(subjects) // self.count for index in (self.part_index, self.part_index + 1)
+        )
         return spread(subjects[start:stop], _TRIES)
 
 
@@ -258,8 +260,8 @@ def table(packages: Sequence[Package], outcomes: Sequence[Verified]) -> str:
         cells = (
             "all" if package is None else package.name,
             "" if package is None else package.version,
-            sum(outcome.num_kernels for outcome in listed),
-            sum(outcome.num_whole for outcome in listed),
+            sum(checked.num_kernels for checked in listed),
+            sum(checked.num_whole for checked in listed),
             len(package_outcomes),
             *(counts[status] for status in STATUSES),
             f"{sum(seconds) / len(seconds):.1f} s",
@@ -298,30 +300,30 @@ def main() -> int:
         print(f"no packages in {options.folder}", file=sys.stderr)
         return 1
     look = partial(look_at, variants=options.variants, guesses=options.guesses, jobs=options.jobs)
-    packages = [look(package, options.manifests) for package in folders]
+    packages = [look(folder, options.manifests) for folder in folders]
     packages = [
         replace(package, candidates=package.candidates[:: options.every]) for package in packages
     ]
     outcomes = read_results(options.results)
     finished = {(outcome.package, outcome.part) for outcome in outcomes}
     left = options.seconds
-    for package in verify_all(packages, finished, options.limit, options.jobs):
-        outcomes.append(package)
+    for outcome in verify_all(packages, finished, options.limit, options.jobs):
+        outcomes.append(outcome)
         print(
-            f"{package.seconds:7.1f} {package.status:16} {package.package}: {package.label}",
+            f"{outcome.seconds:7.1f} {outcome.status:16} {outcome.package}: {outcome.label}",
             flush=True,
         )
-        if package.detail:
-            print(f"        {package.detail.splitlines()[0]}")
+        if outcome.detail:
+            print(f"        {outcome.detail.splitlines()[0]}")
         if options.results:
             with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(package)) + "\n")
-        left -= package.seconds
+                file.write(json.dumps(asdict(outcome)) + "\n")
+        left -= outcome.seconds
         if left <= 0:
             print("the rest is for another run")
             break
     print(table(packages, outcomes))
-    return int(any(package.status == "out of time" for package in outcomes))
+    return int(any(outcome.status == "out of time" for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -177,9 +177,7 @@ def _magnitudes(product: Product, args: Sequence[Argument]) -> list[Argument]:
     first = elements.magnitude(product.a, image[:size])
     registers = elements.magnitude(product.a, registers)
     if flip:
-        first, registers = (
-            elements.negative(product.a, elements_of) for elements_of in (first, registers)
-        )
+        first, registers = (elements.negative(product.a, draw) for draw in (first, registers))
     second = elements.magnitude(product.b, image[size:])
     return [np.concatenate([first, second]), registers, elements.magnitude(product.result, sums)]
 

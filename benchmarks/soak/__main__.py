@@ -117,24 +117,27 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
             opening = beside.submit(launchers.open)
             plans = _plans(phases, options, journal)
             opening.result()
-        for plan_of in plans:
+        for phase_plan in plans:
             seconds = time.monotonic() - start
             print(
-                f"{seconds:5.0f} s: {plan_of.num_cases:,} {plan_of.phase} are planned", flush=True
+                f"{seconds:5.0f} s: {phase_plan.num_cases:,} {phase_plan.phase} are planned",
+                flush=True,
             )
         _run(plans, options, launchers, journal, start, say, spent)
     finally:
         launchers.close()
         say.print_line()
         run = Run(
-            planned={plan_of.phase: plan_of.num_cases for plan_of in plans},
+            planned={phase_plan.phase: phase_plan.num_cases for phase_plan in plans},
             device=launchers.device,
             date=time.strftime("%Y-%m-%d"),
             seconds=round(time.monotonic() - start, 1),
             launcher_seconds=round(launchers.busy_seconds, 1),
             num_jobs=options.jobs,
             num_launchers=len(launchers.each),
-            kernels=tuple(dict.fromkeys(kernel for plan_of in plans for kernel in plan_of.kernels)),
+            kernels=tuple(
+                dict.fromkeys(kernel for phase_plan in plans for kernel in phase_plan.kernels)
+            ),
             worker_seconds={phase: round(seconds, 1) for phase, seconds in spent.items()},
         )
         journal.end(run)
@@ -156,12 +159,9 @@ def _run(
 
     deadline = start + 60 * options.minutes
     limits = Limits(options.jobs, deadline, reserve)
-    prepare = {
-        seconds_per_launch.phase: _prepare(seconds_per_launch.phase, options)
-        for seconds_per_launch in plans
-    }
+    prepare = {phase_plan.phase: _prepare(phase_plan.phase, options) for phase_plan in plans}
     with TemporaryDirectory(prefix="aotc-soak-", dir=_fast_folder()) as folder:
-        work = Work(prepare, Path(folder), held=(_RISKY,))
+        work = Work(prepare, Path(folder), held_phases=(_RISKY,))
         held_batches = run_jobs(plan.jobs_of(plans), work, launchers, journal, limits, say, spent)
         if not options.skip_held:
             count = sum(batch.count for batch in held_batches)

@@ -132,7 +132,7 @@ def _outcome(case: Case, device: Device, pipe: Connection, journal: Journal, pha
 
 
 @dataclass
-class Place:
+class SharedGpu:
     """A GPU shared by launchers: `name` as in CUDA_VISIBLE_DEVICES, "" for the first one.
 
     `hung` is the outcome of the first hanging case; afterwards nothing new is launched there.
@@ -144,7 +144,7 @@ class Place:
 
 @dataclass
 class Launcher:
-    """Run batches of cases in a process at a `place`, with `limit_seconds` for each launch.
+    """Run batches of cases in a process on `gpu`, with `limit_seconds` for each launch.
 
     `open_device` is called in the process, so it must be picklable.
     """
@@ -152,7 +152,7 @@ class Launcher:
     open_device: OpenDevice
     journal: Journal
     limit_seconds: float
-    place: Place = field(default_factory=Place)
+    gpu: SharedGpu = field(default_factory=SharedGpu)
     device: str = ""
     busy_seconds: float = 0.0
     _process: Any = field(default=None, init=False)
@@ -161,7 +161,7 @@ class Launcher:
     def run(self, batch: Batch) -> Iterator[Outcome]:
         """Yield the outcomes of a batch's cases, none after a hang. Raises: NoLauncherError."""
         for index in range(batch.start, batch.count):
-            if self.place.hung is not None:
+            if self.gpu.hung is not None:
                 return
             self.open()
             started = time.monotonic()
@@ -192,7 +192,7 @@ class Launcher:
                 # The process names its next attempt, or reports the case's outcome.
                 if not self._pipe.poll(limit_seconds):
                     hung = self._lost(attempt, "hang", f"no end after {limit_seconds:g} s")
-                    self.place.hung = self.place.hung or hung
+                    self.gpu.hung = self.gpu.hung or hung
                     self._kill()
                     return hung
                 word = self._pipe.recv()
@@ -222,7 +222,7 @@ class Launcher:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, self.journal, self.open_device, self.place.name)
+        arguments = (theirs, self.journal, self.open_device, self.gpu.name)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()

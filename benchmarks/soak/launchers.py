@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from benchmarks.soak.journal import Journal, Outcome
-from benchmarks.soak.launcher import Batch, Launcher, NoLauncherError, OpenDevice, Place
+from benchmarks.soak.launcher import Batch, Launcher, NoLauncherError, OpenDevice, SharedGpu
 
 _POLL_SECONDS = 0.2
 
@@ -35,17 +35,17 @@ class Launchers:
         gpus: Sequence[str] = ("",),
         per_gpu: int = 1,
     ) -> None:
-        self.places = [Place(gpu) for gpu in gpus]
+        self.gpus = [SharedGpu(name) for name in gpus]
         self.each = [
-            Launcher(open_device, journal, limit_seconds, place)
+            Launcher(open_device, journal, limit_seconds, gpu)
             for _ in range(per_gpu)
-            for place in self.places
+            for gpu in self.gpus
         ]
 
     @property
     def device(self) -> str:
         """Opened devices: each kind of GPU, and its count."""
-        names = {launcher.place.name: launcher.device for launcher in self.each if launcher.device}
+        names = {launcher.gpu.name: launcher.device for launcher in self.each if launcher.device}
         kinds = sorted(set(names.values()))
         counts = [list(names.values()).count(kind) for kind in kinds]
         texts = [
@@ -62,7 +62,7 @@ class Launchers:
     @property
     def hung(self) -> list[Outcome]:
         """The cases after which their GPUs take no more launches."""
-        return [gpu.hung for gpu in self.places if gpu.hung is not None]
+        return [gpu.hung for gpu in self.gpus if gpu.hung is not None]
 
     def open(self) -> None:
         """Start all processes, at once. Raises: NoLauncherError if a GPU is missing."""
@@ -121,7 +121,7 @@ class Launching:
     def is_over(self) -> bool:
         """Return whether nothing starts any more."""
         return self._is_stopped or all(
-            launcher.place.hung is not None for launcher in self._launchers
+            launcher.gpu.hung is not None for launcher in self._launchers
         )
 
     def stop(self) -> None:
@@ -151,7 +151,7 @@ class Launching:
         # A batch started on a hanging GPU may have returned after all others ended.
         while self._returned and not self.is_over:
             launcher = next(
-                candidate for candidate in self._launchers if candidate.place.hung is None
+                candidate for candidate in self._launchers if candidate.gpu.hung is None
             )
             self._launch(launcher, self._returned.popleft())
 
@@ -167,7 +167,7 @@ class Launching:
 
     def _run(self, launcher: Launcher) -> None:
         try:
-            while launcher.place.hung is None and (batch := self._next()) is not None:
+            while launcher.gpu.hung is None and (batch := self._next()) is not None:
                 self._launch(launcher, batch)
         except NoLauncherError as error:
             self._error = error

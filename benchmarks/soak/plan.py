@@ -73,7 +73,8 @@ def plan_variants(
     ]
     parts = ordered(left, soaked, seed) if soaked is not None else ([], left, [])
     stages = tuple(
-        [Job(group_of.label, Task(phase, group_of)) for group_of in part] for part in parts
+        [Job(subject_group.label, Task(phase, subject_group)) for subject_group in part]
+        for part in parts
     )
     kernels = tuple(dict.fromkeys(group.kernel for group in groups))
     return Plan(phase, sum(len(group.subjects) for group in groups), stages, kernels)

@@ -33,12 +33,12 @@ class Prepared(Protocol):
 class Ready:
     """Result of a job: early outcomes, and the files of its cases.
 
-    `held` are launched last.
+    The cases of `held_batch` are launched last.
     """
 
     outcomes: list[Outcome]
     batch: Batch | None = None
-    held: Batch | None = None
+    held_batch: Batch | None = None
 
 
 Prepare: TypeAlias = Callable[[Any], Prepared]
@@ -57,18 +57,18 @@ class Task:
 class Work:
     """Make a task's cases ready in a worker, and write them to files of `folder`.
 
-    All cases of the phases in `held` are launched last; in other phases, the risky ones.
+    Held back are all cases of the phases in `held_phases`, and the risky ones of others.
     """
 
     prepare: Mapping[str, Prepare]
     folder: Path
-    held: tuple[str, ...] = ()
+    held_phases: tuple[str, ...] = ()
 
     def __call__(self, numbered: tuple[int, Task]) -> Ready:
         """Do one job."""
         number, task = numbered
         prepared = self.prepare[task.phase](task.content)
-        is_held = [task.phase in self.held or case.is_risky for case in prepared.cases]
+        is_held = [task.phase in self.held_phases or case.is_risky for case in prepared.cases]
         parts = [
             [
                 case
@@ -135,8 +135,8 @@ def run_jobs(
                     say(outcome)
                 if ready.batch is not None:
                     launching.put(ready.batch)
-                if ready.held is not None:
-                    held_batches.append(ready.held)
+                if ready.held_batch is not None:
+                    held_batches.append(ready.held_batch)
                 if launching.is_over or is_late():
                     break
         finally:

@@ -126,8 +126,7 @@ def draw(named: tuple[Source, str], how: Draw) -> list[Group]:
     limit = max(1, round(min(len(subjects), source.per_kernel) * how.share))
     chooser = random.Random(f"{how.seed} {source.name} {name}")
     return [
-        Group(source.name, tuple(map(_alone, subjects_of)))
-        for subjects_of in sample(subjects, limit, chooser)
+        Group(source.name, tuple(map(_alone, group))) for group in sample(subjects, limit, chooser)
     ]
 
 

@@ -48,7 +48,9 @@ def test_no_peer_comes_after_its_own_operands_or_always_after_the_same_peer(
     ]
     assert all(sorted(name for name, _ in turn) == list(names) for turn in rounds)
     for name in names:
-        assert {index for turn, index in calls_in_order if turn == name} == set(range(num_sets))
+        assert {index for peer_name, index in calls_in_order if peer_name == name} == set(
+            range(num_sets)
+        )
         assert {turn[0][0] for turn in rounds} == set(names)
         before = {
             earlier

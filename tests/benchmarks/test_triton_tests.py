@@ -43,8 +43,8 @@ def outcome(
         (outcome("CompilationError: no", refusals=("k.py:1:1: error: no",)), "failed"),
     ],
 )
-def test_kinds(outcome_of: dict[str, Any], kind: str) -> None:
-    assert kind_of(outcome_of) == kind
+def test_kinds(attempt: dict[str, Any], kind: str) -> None:
+    assert kind_of(attempt) == kind
 
 
 def test_a_refusal_is_told_by_its_error_line() -> None:

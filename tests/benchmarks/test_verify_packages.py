@@ -54,8 +54,8 @@ def test_kernels_with_nothing_left_to_do_are_whole(packages: Path, tmp_path: Pat
     assert [candidate.subjects()[0].kernel for candidate in package.candidates] == ["doubled"]
     package = look_at(packages / "one", tmp_path / "manifests", variants=2, guesses=True)
     subjects = [candidate.subjects() for candidate in package.candidates]
-    assert [candidate[0].kernel for candidate in subjects] == ["doubled"] * 2 + ["halved"] * 2
-    assert len({subject.label for candidate in subjects[:2] for subject in candidate}) == sum(
+    assert [variants[0].kernel for variants in subjects] == ["doubled"] * 2 + ["halved"] * 2
+    assert len({subject.label for variants in subjects[:2] for subject in variants}) == sum(
         map(len, subjects[:2])
     )
 

@@ -44,7 +44,7 @@ def test_cases_are_distinct_and_their_text_is_ptx(group):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize(
-    ("group", "index"), [(name, index) for name, number in SAMPLES.items() for index in number]
+    ("group", "index"), [(name, index) for name, indices in SAMPLES.items() for index in indices]
 )
 def test_a_case_writes_its_results(group, index):
     index %= len(GROUPS[group].cases)

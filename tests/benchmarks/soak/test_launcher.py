@@ -74,7 +74,7 @@ def test_a_hang_is_named_and_nothing_is_launched_after_it(
     ]
     assert outcomes[1].detail == "hang: no end after 1 s"
     assert outcomes[1].command == "run b"
-    assert launcher.place.hung == outcomes[1]
+    assert launcher.gpu.hung == outcomes[1]
     assert list(launcher.run(_batch(tmp_path, [FakeCase("d")], "more"))) == []
     record = launcher.journal.read()
     assert record.known("fake") == {"first", "a", "b"}
@@ -123,7 +123,7 @@ def test_a_process_of_no_more_use_is_replaced(
         ("c", "right"),
     ]
     assert outcomes[1].detail == detail
-    assert launcher.place.hung is None
+    assert launcher.gpu.hung is None
 
 
 @pytest.mark.parametrize(

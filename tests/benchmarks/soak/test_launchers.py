@@ -55,7 +55,7 @@ def test_all_launch_at_a_time_and_each_case_once(tmp_path: Path) -> None:
         assert time.monotonic() - start < 8 * 0.4  # as long as it takes one after the other
     assert sorted(outcome.case for outcome in outcomes) == [f"{number}" for number in range(8)]
     assert {outcome.status for outcome in outcomes} == {"right"}
-    assert all(outcome.busy_seconds > 0 for outcome in launchers.each)
+    assert all(launcher.busy_seconds > 0 for launcher in launchers.each)
     assert not list(tmp_path.glob("[0-9]"))
 
 
@@ -92,11 +92,11 @@ def test_a_hang_ends_what_is_on_its_gpu_and_the_other_goes_on(tmp_path: Path) ->
                 time.sleep(0.05)
             for number in range(5):
                 launching.put(write_batch("fake", tmp_path / f"{number}", [FakeCase(f"{number}")]))
-    statuses = {launcher.case: launcher.status for launcher in outcomes}
+    statuses = {outcome.case: outcome.status for outcome in outcomes}
     # The rest of the first one went to the other GPU.
     expected = dict.fromkeys(("a", "c", *map(str, range(5))), "right")
     assert statuses == expected | {"b": "hang"}
-    assert [launcher.case for launcher in launchers.hung] == ["b"]
+    assert [outcome.case for outcome in launchers.hung] == ["b"]
     assert not path.exists()
 
 
@@ -115,7 +115,7 @@ def test_what_comes_back_from_a_hang_when_all_else_has_ended_is_launched(tmp_pat
         with launchers.launching(4, lambda: False, say) as launching:
             cases = [FakeCase("b", ("hang",)), FakeCase("c")]
             launching.put(write_batch("fake", tmp_path / "first", cases))
-    assert {launcher.case: launcher.status for launcher in outcomes} == {"b": "hang", "c": "right"}
+    assert {ended.case: ended.status for ended in outcomes} == {"b": "hang", "c": "right"}
 
 
 def test_what_is_under_way_beside_a_hang_has_its_time(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_what_is_under_way_beside_a_hang_has_its_time(tmp_path: Path) -> None:
         # Each of its launches is within the limit, all of them take longer than the hang.
         long = FakeCase("long", ("slow",) * 12)
         outcomes = _launch(launchers, tmp_path, long, FakeCase("b", ("hang",)), FakeCase("c"))
-    assert {launcher.case: launcher.status for launcher in outcomes} == {
+    assert {outcome.case: outcome.status for outcome in outcomes} == {
         "long": "right",
         "b": "hang",
     }
@@ -152,7 +152,7 @@ def test_nothing_is_begun_when_it_is_late(tmp_path: Path) -> None:
             for number in range(9):
                 launching.put(Batch("fake", tmp_path / f"{number}", 1))
             assert launching.is_over
-    assert [outcome_of.case for outcome_of in outcomes] == ["a"]
+    assert [late_outcome.case for late_outcome in outcomes] == ["a"]
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
