@@ -1,16 +1,16 @@
-"""How long an archive of many variants takes to write and to open, and a kernel of it to be made ready.
+"""Time to write and open an archive of many variants, and to load one of its kernels.
 
     aotc build kernels/serving.toml -o dist
     python -m benchmarks.archive_scale dist/serving.aotc [--variants 10000] [--device 0] [--keep FILE]
 
-The archive is made of the variants of others: their kernels again and again under new names, each cubin
-with a number of its own in it, so that no two are equal and each compresses as real ones do. Then:
+The archive repeats the variants of other archives under new names. Each cubin carries its own
+number, so no two are equal and each compresses as real ones do. Then:
 
-- writing: `archive.write`, checks and compression included, and how much memory it takes at most;
-- opening, by the C library: header and root, and what a first question about one kernel adds;
-- loading one kernel, open to ready, beside what a program without archives does: `cuLibraryLoadData`,
-  `cuLibraryGetKernel` and `cuFuncLoad` for the same cubins. Without `--device` by the tests' fake driver,
-  which loads nothing, so that the two differ by all that an archive costs; with it on a GPU.
+- writing: `archive.write` with checks and compression, and its peak memory;
+- opening, by the C library: header and root, and the cost of a first query about one kernel;
+- loading one kernel, from open to ready, beside the calls of a program without archives:
+  `cuLibraryLoadData`, `cuLibraryGetKernel` and `cuFuncLoad` for the same cubins. Without `--device`
+  this uses the tests' fake driver, which loads nothing, so the difference is the archive's whole cost.
 
 Each figure is the shortest of several runs, with the file in the page cache.
 """
@@ -40,22 +40,22 @@ _TARGET = "sm_90a"
 
 
 def _numbered(variant: Variant, number: int) -> Variant:
-    """Return a variant whose cubin has a number in it: in the last bytes of its code."""
+    """Return a variant with a number in the last bytes of its cubin's code."""
     cubin = bytearray(variant.cubin)
-    at = _end_of_code(variant.cubin, variant.symbol)
-    struct.pack_into("<Q", cubin, at - 16, number)
+    end = _end_of_code(variant.cubin, variant.symbol)
+    struct.pack_into("<Q", cubin, end - 16, number)
     return replace(variant, cubin=bytes(cubin))
 
 
 def _end_of_code(cubin: bytes, symbol: str) -> int:
-    """Return where the section `.text.SYMBOL` ends: with padding that is never executed."""
+    """Return the end of section `.text.SYMBOL`: its padding is never executed."""
     (table,) = struct.unpack_from("<Q", cubin, 40)
     count, names = struct.unpack_from("<HH", cubin, 60)
-    sections = [struct.unpack_from("<IIQQQQ", cubin, table + 64 * at) for at in range(count)]
+    sections = [struct.unpack_from("<IIQQQQ", cubin, table + 64 * index) for index in range(count)]
     start = sections[names][4]
-    wanted = f".text.{symbol}\0".encode()
+    section_name = f".text.{symbol}\0".encode()
     for name, _, _, _, offset, size in sections:
-        if cubin.startswith(wanted, start + name):
+        if cubin.startswith(section_name, start + name):
             return offset + size
     raise SystemExit(f"there is no code of {symbol}")
 
@@ -90,7 +90,7 @@ def _shortest(act: Callable[[], object], runs: int = _RUNS) -> float:
 
 
 class _Bare:
-    """What a program that has the cubins does: load each, find the function, load its code."""
+    """Driver calls of a program with its own cubins: load, find the function, load its code."""
 
     def __init__(self, driver: str) -> None:
         self.find = ctypes.CDLL(driver).cuGetProcAddress_v2
@@ -98,11 +98,11 @@ class _Bare:
 
     def call(self, name: str, *arguments: object) -> None:
         if name not in self.functions:
-            found, result = ctypes.c_void_p(), ctypes.c_int()
-            places = (ctypes.byref(found), 12040, ctypes.c_uint64(0), ctypes.byref(result))
-            if self.find(name.encode(), *places) or found.value is None:
+            function, result = ctypes.c_void_p(), ctypes.c_int()
+            lookup_args = (ctypes.byref(function), 12040, ctypes.c_uint64(0), ctypes.byref(result))
+            if self.find(name.encode(), *lookup_args) or function.value is None:
                 raise SystemExit(f"the driver has no {name}")
-            self.functions[name] = ctypes.CFUNCTYPE(ctypes.c_int)(found.value)
+            self.functions[name] = ctypes.CFUNCTYPE(ctypes.c_int)(function.value)
         status = self.functions[name](*arguments)
         if status:
             raise SystemExit(f"{name} reports error {status}")
@@ -111,8 +111,8 @@ class _Bare:
         libraries: list[ctypes.c_void_p] = []
         for variant in variants:
             library, kernel, function = (ctypes.c_void_p() for _ in range(3))
-            nothing = (None, None, 0, None, None, 0)
-            self.call("cuLibraryLoadData", ctypes.byref(library), variant.cubin, *nothing)
+            no_options = (None, None, 0, None, None, 0)
+            self.call("cuLibraryLoadData", ctypes.byref(library), variant.cubin, *no_options)
             self.call("cuLibraryGetKernel", ctypes.byref(kernel), library, variant.symbol.encode())
             self.call("cuKernelGetFunction", ctypes.byref(function), kernel)
             self.call("cuFuncLoad", function)
@@ -193,9 +193,9 @@ def main() -> None:
             _ = library[name]
             library.close()
 
-        opening, one = _shortest(open_only), _shortest(open_one)
+        opening, with_kernel = _shortest(open_only), _shortest(open_one)
         print(
-            f"opened in {opening * 1e3:.3f} ms: a root of {root} bytes; with a kernel {one * 1e3:.3f}"
+            f"opened in {opening * 1e3:.3f} ms: a root of {root} bytes; with a kernel {with_kernel * 1e3:.3f}"
         )
         if options.device is not None:
             _measure_loads(path, archive, "libcuda.so.1", options.device)

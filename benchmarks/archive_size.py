@@ -1,16 +1,17 @@
-"""How large archives are, where the bytes are, what else they could be, and what a load decodes.
+"""Size of large archives, where the bytes are, other encodings, and bytes decoded by a load.
 
     aotc build kernels/matrix.toml -o dist
     python -m benchmarks.archive_size dist/*.aotc
 
-Raw are the distinct cubins. "now" is the file as it is written today, and "of raw" its part of them; of that,
-"root" is what is not compressed, and "indices" what it says of kernels; "alone" has a zstd frame for each cubin.
-The others say what the frames would take if they were made otherwise: cubins as they are, other levels, a
-dictionary trained on the archive's cubins, or one frame for all kernels, of which no kernel could be opened alone.
+"raw" is the distinct cubins; "now" is the file as written today, and "of raw" its share of them.
+"root" is the uncompressed part, "indices" the kernels' indices; "alone" has a zstd frame for
+each cubin. The other columns give the size of frames encoded otherwise: other compression
+levels, a dictionary trained on the archive's cubins, or one frame for all kernels. With one
+frame, no kernel could be opened alone.
 
-Then what is read of the file and decoded to load a kernel for sm_90a alone: of all of them in the middle, and at
-most. At the end each is loaded so, in both forms in turn, by the tests' fake driver, which a C compiler makes: the
-time that opening, checking and decoding take. No GPU is needed.
+Next, the bytes read and decoded to load one kernel for sm_90a: median and maximum over all
+kernels. At the end each kernel is loaded in both forms in turn, by the tests' fake driver, which
+needs a C compiler. This times opening, checking and decoding. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _DEVICE = (9, 0, 228 << 10)
 
 
 def _groups(archive: Archive) -> list[list[bytes]]:
-    """Return the cubins of each kernel and target, without those of earlier ones."""
+    """Return the cubins of each kernel and target, without repeats of earlier ones."""
     seen: set[bytes] = set()
     groups: list[list[bytes]] = []
     for kernel in archive.kernels:
@@ -62,7 +63,7 @@ def _total(parts: Sequence[bytes], compressor: zstandard.ZstdCompressor) -> int:
 
 
 def _with_dictionary(parts: Sequence[bytes], cubins: Sequence[bytes]) -> int:
-    """Return the size with a dictionary, which is stored as well; where none helps, without."""
+    """Return the size with a dictionary and the dictionary itself, or without if none helps."""
     without = _total(parts, _compressor(ZSTD_LEVEL))
     try:
         trained = zstandard.train_dictionary(_DICTIONARY_BYTES, list(cubins))
@@ -99,16 +100,16 @@ def _measure(archive: Archive) -> dict[str, int]:
 
 
 def _touched(archive: Archive) -> list[tuple[int, int]]:
-    """Return the bytes that are read and decoded to load each kernel for the target, the root included."""
+    """Return the bytes read and decoded to load each kernel for the target, the root included."""
     now = archives.encode(archive)
     stored = stored_frames(now)
     root_bytes = len(now) - sum(frame.stored_bytes for frame in stored)
-    found: dict[str, tuple[int, int]] = {}
+    bytes_by_kernel: dict[str, tuple[int, int]] = {}
     for frame in stored:
         if frame.target in ("", _TARGET):
-            read, decoded = found.get(frame.kernel, (root_bytes, root_bytes))
-            found[frame.kernel] = read + frame.stored_bytes, decoded + frame.raw_bytes
-    return [found[kernel.name] for kernel in archive.kernels if _TARGET in kernel.targets]
+            read, decoded = bytes_by_kernel.get(frame.kernel, (root_bytes, root_bytes))
+            bytes_by_kernel[frame.kernel] = read + frame.stored_bytes, decoded + frame.raw_bytes
+    return [bytes_by_kernel[kernel.name] for kernel in archive.kernels if _TARGET in kernel.targets]
 
 
 def _load_seconds(archive: Archive, gpu: FakeGpu) -> dict[str, list[float]]:
@@ -151,13 +152,17 @@ def main() -> None:
             _print_row(path.stem, sizes)
             sums = {name: sums.get(name, 0) + size for name, size in sizes.items()}
             touched += _touched(archive)
-            found = _load_seconds(archive, gpu)
-            loads.update({f"{path.stem} {name}": seconds for name, seconds in found.items()})
+            seconds_by_case = _load_seconds(archive, gpu)
+            loads.update(
+                {f"{path.stem} {name}": seconds for name, seconds in seconds_by_case.items()}
+            )
     _print_row("all", sums)
     print(f"{'of raw':16}", *(f"{size / sums['raw']:11.2%}" for size in sums.values()))
-    for what, sizes_bytes in zip(("read", "decoded"), zip(*touched, strict=True), strict=True):
+    for action, sizes_bytes in zip(("read", "decoded"), zip(*touched, strict=True), strict=True):
         middle, most = statistics.median(sizes_bytes), max(sizes_bytes)
-        print(f"{what} to load a kernel alone: {middle / 1024:.1f} KiB, at most {most / 1024:.1f}")
+        print(
+            f"{action} to load a kernel alone: {middle / 1024:.1f} KiB, at most {most / 1024:.1f}"
+        )
     alone, grouped = map(sum, zip(*loads.values(), strict=True))
     print(
         f"loading {len(loads)} kernels one by one: {alone * 1e3:.1f} ms alone, {grouped * 1e3:.1f} ms now"

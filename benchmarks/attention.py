@@ -3,11 +3,11 @@
     aotc build benchmarks/attention.toml -o dist
     python benchmarks/attention.py dist/attention.aotc [--work d128 d192 …] [--no-triton] [--json FILE]
 
-aotc and Triton compile the same source file; cuDNN comes with torch, which may not take a shape to it: then
-the peer is what torch takes. aotc first picks its best
-configuration of the archive and Triton its best of `TRITON_CONFIGS`, then the best ones and cuDNN run
-in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
-timed, on rows of some heads. Data are random.
+aotc and Triton compile the same source file; cuDNN comes with torch. Where torch does not run a
+shape on cuDNN, its own choice is the peer. aotc picks its fastest configuration of the archive,
+Triton its fastest of `TRITON_CONFIGS`. Then these and cuDNN run in turn, and medians of rounds
+are compared. Every configuration is checked against float64 on rows of some heads before it is
+timed. Data are random.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """What rows call it."""
+        """Name in result rows."""
         kind = "causal" if self.causal else "full"
         heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
         features = f"{self.dim}/{self.value_dim}" if self.value_dim else f"{self.dim}"
@@ -76,7 +76,7 @@ class Shape:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations; those of masked scores do not count."""
+        """Floating-point operations, without masked scores."""
         whole = 2.0 * self.batch * self.heads * self.length**2 * sum(self.features)
         return whole / 2 if self.causal else whole
 
@@ -105,8 +105,8 @@ class Tensors:
         import torch
 
         def random(heads: int, features: int) -> Any:
-            made = torch.randn(shape.batch, heads, shape.length, features, device="cuda")
-            return made.to(torch.bfloat16)
+            tensor = torch.randn(shape.batch, heads, shape.length, features, device="cuda")
+            return tensor.to(torch.bfloat16)
 
         self.shape = shape
         keys, values = shape.features
@@ -116,7 +116,7 @@ class Tensors:
         rows = torch.randint(0, shape.length, (NUM_CHECKED_ROWS,), device="cuda")
         self.rows = torch.cat([rows, torch.tensor([0, shape.length - 1], device="cuda")])
         self.heads = [(0, 0), (shape.batch - 1, shape.heads - 1), (0, shape.heads // 2)]
-        self.expected = [self._expected(*each) for each in self.heads[:NUM_CHECKED_HEADS]]
+        self.expected = [self._expected(*head) for head in self.heads[:NUM_CHECKED_HEADS]]
 
     def _expected(self, batch: int, head: int) -> Any:
         import torch
@@ -130,7 +130,7 @@ class Tensors:
         return scores.softmax(-1) @ v.double()
 
     def wrong(self, launch: Launch) -> float:
-        """Return the error of a launch as a multiple of what is tolerated."""
+        """Return the error of a launch as a multiple of the tolerance."""
         import torch
 
         self.out.fill_(float("nan"))
@@ -138,8 +138,8 @@ class Tensors:
         torch.cuda.synchronize()
         errors: list[float] = []
         for (batch, head), expected in zip(self.heads, self.expected, strict=False):
-            found = self.out[batch, head, self.rows].double()
-            error = (found - expected).abs().max() / expected.abs().max()
+            actual = self.out[batch, head, self.rows].double()
+            error = (actual - expected).abs().max() / expected.abs().max()
             errors.append(math.inf if error.isnan() else error.item())
         return max(errors) / TOLERANCE
 
@@ -166,7 +166,7 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
-    """Yield each of Triton's configurations that it compiles."""
+    """Yield the configurations of Triton's that compile."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     shape = tensors.shape
@@ -184,8 +184,8 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
         ]
         named = (tensors.q, tensors.k, tensors.v, tensors.out)
         described = [
-            TensorDescriptor.from_tensor(tensors.rows_of(each), block)
-            for each, block in zip(named, blocks, strict=True)
+            TensorDescriptor.from_tensor(tensors.rows_of(tensor), block)
+            for tensor, block in zip(named, blocks, strict=True)
         ]
         grid = (-(-shape.length // block_m) * shape.batch * shape.heads,)
 
@@ -210,7 +210,7 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
 
 
 def cudnn_launch(tensors: Tensors) -> Launch:
-    """Return a launch of cuDNN, or of what torch takes where it has none for the shape."""
+    """Return a launch of cuDNN, or of torch's choice if cuDNN lacks the shape."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -239,7 +239,7 @@ def cudnn_launch(tensors: Tensors) -> Launch:
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass of attention: its workloads, operands that say how wrong a launch is, and its peers."""
+    """A pass of attention: its workloads, checked operands and peers."""
 
     name: str
     work: Mapping[str, list[Shape]]
@@ -250,17 +250,19 @@ class Pass:
     cudnn: Callable[[Any], Launch]
 
 
-def measure(each: Pass, shape: Shape, library: Any, *, with_triton: bool) -> dict[str, object]:
+def measure(
+    attention_pass: Pass, shape: Shape, library: Any, *, with_triton: bool
+) -> dict[str, object]:
     """Return the row of a shape."""
     import torch
 
-    tensors, flops = each.tensors(shape), each.flops(shape)
-    found = {"aotc": dict(each.aotc(tensors, library))}
+    tensors, flops = attention_pass.tensors(shape), attention_pass.flops(shape)
+    launches = {"aotc": dict(attention_pass.aotc(tensors, library))}
     if with_triton:
-        found["triton"] = dict(each.triton(tensors))
+        launches["triton"] = dict(attention_pass.triton(tensors))
     peers: dict[str, Launch] = {}
     chosen: dict[str, str] = {}
-    for peer, candidates in found.items():
+    for peer, candidates in launches.items():
         for name in list(candidates):
             wrong = tensors.wrong(candidates[name])
             if not wrong <= 1.0:
@@ -272,12 +274,12 @@ def measure(each: Pass, shape: Shape, library: Any, *, with_triton: bool) -> dic
         if ranking:
             chosen[f"{peer}_config"] = ranking[0][1]
             peers[peer] = candidates[ranking[0][1]]
-    peers["cudnn"] = each.cudnn(tensors)
+    peers["cudnn"] = attention_pass.cudnn(tensors)
     wrong = tensors.wrong(peers["cudnn"])
     if not wrong <= 1.0:
         print(f"    cuDNN is wrong by {wrong:.3g} of what is tolerated")
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    row: dict[str, object] = {"work": f"{shape.name}{each.name}"}
+    row: dict[str, object] = {"work": f"{shape.name}{attention_pass.name}"}
     for name, values in times.items():
         row[f"{name}_tflops"] = flops / statistics.median(values) / 1e9
         if name != "aotc" and "aotc" in times:
@@ -286,11 +288,13 @@ def measure(each: Pass, shape: Shape, library: Any, *, with_triton: bool) -> dic
     return {**row, **chosen}
 
 
-def run(each: Pass, description: str | None) -> int:
+def run(attention_pass: Pass, description: str | None) -> int:
     """Measure a pass as the command line says, print rows, and write them as JSON."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("archive", type=Path)
-    parser.add_argument("--work", nargs="+", choices=each.work, default=list(each.work))
+    parser.add_argument(
+        "--work", nargs="+", choices=attention_pass.work, default=list(attention_pass.work)
+    )
     parser.add_argument("--no-triton", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -305,8 +309,8 @@ def run(each: Pass, description: str | None) -> int:
         f"cuDNN {torch.backends.cudnn.version()}"
     )
     rows: list[dict[str, object]] = []
-    for shape in itertools.chain.from_iterable(each.work[name] for name in options.work):
-        row = measure(each, shape, library, with_triton=not options.no_triton)
+    for shape in itertools.chain.from_iterable(attention_pass.work[name] for name in options.work):
+        row = measure(attention_pass, shape, library, with_triton=not options.no_triton)
         rows.append(row)
         parts = [
             f"{key.partition('_')[0]} {value:6.1f}"

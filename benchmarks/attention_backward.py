@@ -3,11 +3,12 @@
     aotc build benchmarks/attention_backward.toml -o dist
     python benchmarks/attention_backward.py dist/attention_backward.aotc [--work d128 d64] [--no-triton]
 
-A pass is three kernels: the sums of dOut * Out, the gradients, and the conversion of dQ from the fp32 in
-which it is summed. With heads of 256 there is no conversion, but a kernel for dQ and one for dK and dV, or one
-for each of these, of which each kernel's fastest configuration takes part; each starts while the one before it
-ends (PDL). aotc and Triton run the same source file; cuDNN comes with torch, through autograd. Every configuration
-is held against float64 gradients of some heads before it is timed. Data are random.
+A pass is three kernels: the sums of dOut * Out, the gradients, and the conversion of dQ from its
+fp32 accumulator. With heads of 256 there is no conversion: one kernel computes dQ, and one or
+two compute dK and dV. The fastest configuration of each takes part. Each kernel starts while the
+previous one ends (PDL). aotc and Triton run the same source file; cuDNN comes with torch,
+through autograd. Every configuration is checked against float64 gradients of some heads before
+it is timed. Data are random.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ NUM_DOTS = {
     "backward_d128_stored": 4,
     "backward_stored": 1,
 }
-# By the length of heads, kernels for dK and dV that store gradients of scores, and those for dQ by these.
+# By head length: kernels for dK and dV with stored score gradients, and the dQ kernels reading
+# these.
 STORED = {
     128: ("backward_d128_stored", "backward_stored"),
     256: ("backward_pair_stored", "backward_stored"),
 }
 HEADS_AT_A_TIME = (4, 8, 64)
-# Kernels that together have all gradients, and how many passes of them are tried.
+# Kernels for all gradients together, and how many passes of them to try.
 PASSES = {
     ("backward_pair", "backward_queries"): 2,
     ("backward_dk", "backward_dv", "backward_queries"): 1,
@@ -80,14 +82,14 @@ class Tensors:
         self.lse_log2 = (lse * LOG2_E).contiguous()
         self.delta = torch.empty_like(self.lse_log2)
         self.sums = torch.empty(self.q.shape, dtype=torch.float32, device="cuda")
-        self.grads = [torch.empty_like(each) for each in (self.q, self.k, self.v)]
+        self.grads = [torch.empty_like(tensor) for tensor in (self.q, self.k, self.v)]
         self.dscores = torch.empty(0, dtype=self.q.dtype, device="cuda")
         self.num_heads = shape.batch * shape.heads
         if shape.dim in STORED:
             size = (self.num_heads, shape.length, shape.length)
             self.dscores = torch.empty(size, dtype=self.q.dtype, device="cuda")
         self.heads = [(0, 0), (shape.batch - 1, shape.heads - 1)]
-        self.expected = [self._expected(*each) for each in self.heads]
+        self.expected = [self._expected(*head) for head in self.heads]
 
     def _scores(self, q: Any, k: Any) -> Any:
         import torch
@@ -113,16 +115,18 @@ class Tensors:
     def _expected(self, batch: int, head: int) -> list[Any]:
         import torch
 
-        inputs = [each[batch, head].double().requires_grad_() for each in (self.q, self.k, self.v)]
+        inputs = [
+            tensor[batch, head].double().requires_grad_() for tensor in (self.q, self.k, self.v)
+        ]
         out = self._scores(inputs[0], inputs[1]).softmax(-1) @ inputs[2]
         return list(torch.autograd.grad(out, inputs, self.dout[batch, head].double()))
 
     def wrong(self, launch: Launch) -> float:
-        """Return the error of a launch as a multiple of what is tolerated."""
+        """Return the error of a launch as a multiple of the tolerance."""
         import torch
 
-        for each in (*self.grads, self.sums, self.delta, self.dscores):
-            each.fill_(float("nan"))
+        for tensor in (*self.grads, self.sums, self.delta, self.dscores):
+            tensor.fill_(float("nan"))
         launch()
         torch.cuda.synchronize()
         errors: list[float] = []
@@ -175,42 +179,44 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
 def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
     """Yield passes of several kernels, each in its fastest configuration, and in the next one."""
     sums = sums_of(tensors, library)
-    found = {
+    candidates = {
         name: fastest_first(library, name, tensors)
         for name in dict.fromkeys(itertools.chain.from_iterable(PASSES))
     }
     for names, count in PASSES.items():
-        for chosen in itertools.islice(zip(*(found[name] for name in names), strict=False), count):
+        for chosen in itertools.islice(
+            zip(*(candidates[name] for name in names), strict=False), count
+        ):
 
             def whole(chosen=chosen) -> None:
                 sums()
-                for each in chosen:
-                    each.whole()
+                for launch in chosen:
+                    launch.whole()
 
-            yield ", ".join(each.label for each in chosen), whole
+            yield ", ".join(launch.label for launch in chosen), whole
 
 
 def _stored_passes(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
-    """Yield passes that store gradients of scores, of some heads at a time."""
+    """Yield passes with stored score gradients, a few heads at a time."""
     sums, num_heads = sums_of(tensors, library), tensors.num_heads
     first, last = (fastest_first(library, name, tensors) for name in STORED[tensors.shape.dim])
     for block, heads in itertools.product((128, 256), HEADS_AT_A_TIME):
         chosen = (
-            next(each for each in first if each.config["BLOCK_Q"] == block),
-            next(each for each in last if each.config["BLOCK_M"] == block),
+            next(launch for launch in first if launch.config["BLOCK_Q"] == block),
+            next(launch for launch in last if launch.config["BLOCK_M"] == block),
         )
 
         def in_turn(heads=heads, chosen=chosen) -> None:
             sums()
             for begin in range(0, num_heads, heads):
-                for each in chosen:
-                    each.part(slice(begin, begin + heads))
+                for launch in chosen:
+                    launch.part(slice(begin, begin + heads))
 
-        yield ", ".join((*(each.label for each in chosen), f"{heads} heads at a time")), in_turn
+        yield ", ".join((*(launch.label for launch in chosen), f"{heads} heads at a time")), in_turn
 
 
 def sums_of(tensors: Tensors, library: Any) -> Launch:
-    """Return the launch of the sums of dOut * Out, which it has launched once."""
+    """Return the launch of the sums of dOut * Out, after one launch."""
     shape = tensors.shape
     arguments = (tensors.out, tensors.dout, tensors.delta, None, tensors.q.numel() // shape.dim)
 
@@ -234,7 +240,7 @@ class ConfiguredLaunch:
 def fastest_first(library: Any, name: str, tensors: Tensors) -> list[ConfiguredLaunch]:
     """Return the configurations of a kernel in order of time; print the first."""
     launches = dict(launches_of(library, name, tensors))
-    order = ranked({key: each.whole for key, each in launches.items()}, TRIALS_BY_GRADIENT, 1)
+    order = ranked({key: launch.whole for key, launch in launches.items()}, TRIALS_BY_GRADIENT, 1)
     num_passes = NUM_DOTS[name] / 2  # a forward pass is two dots
     rate = num_passes * tensors.shape.flops / order[0][0] / 1e9
     print(f"    aotc    {rate:6.1f} TFLOP/s  {order[0][1]}", flush=True)
@@ -244,13 +250,13 @@ def fastest_first(library: Any, name: str, tensors: Tensors) -> list[ConfiguredL
 def launches_of(
     library: Any, name: str, tensors: Tensors
 ) -> Iterator[tuple[str, ConfiguredLaunch]]:
-    """Yield each configuration of a kernel that has some of the gradients."""
+    """Yield each configuration of a kernel for some of the gradients."""
     shape, kernel = tensors.shape, library[name]
     choices = {"HEAD_DIM": shape.dim, "CAUSAL": shape.causal}
     choices = {key: value for key, value in choices.items() if key in kernel.info.choices}
     rows = {
-        key: tensors.rows_of(each)
-        for key, each in zip(
+        key: tensors.rows_of(tensor)
+        for key, tensor in zip(
             ("q", "k", "v", "dout", "dq", "dk", "dv"),
             (tensors.q, tensors.k, tensors.v, tensors.dout, *tensors.grads),
             strict=True,
@@ -261,11 +267,13 @@ def launches_of(
     scalars = {"scale": scale, "scale_log2": scale * LOG2_E, "heads_per_kv_head": 1}
     scalars |= {"n_queries": shape.length, "n_keys": shape.length}
     for config in built(kernel, choices):
-        # A kernel that waits for the one before it itself starts while that one ends.
-        waits = any(each.waits_pdl for each in kernel.info.variants if each.config == config)
+        # A kernel with its own grid-dependency wait starts while the previous kernel ends.
+        waits = any(
+            variant.waits_pdl for variant in kernel.info.variants if variant.config == config
+        )
 
         def part(heads: slice, config=config, waits=waits) -> None:
-            named = {key: each[heads] for key, each in rows.items()} | scalars
+            named = {key: tensor[heads] for key, tensor in rows.items()} | scalars
             count = min(heads.stop, tensors.num_heads) - heads.start
             named |= dict.fromkeys(("dscores", "dscores_ptr"), tensors.dscores[:count])
             arguments = [named[param.name] for param in kernel.info.params]
@@ -281,7 +289,7 @@ def launches_of(
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
-    """Yield each of Triton's configurations that it compiles."""
+    """Yield the configurations of Triton's that compile."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     shape = tensors.shape
@@ -337,7 +345,7 @@ def cudnn_launch(tensors: Tensors) -> Launch:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    inputs = [each.detach().requires_grad_() for each in (tensors.q, tensors.k, tensors.v)]
+    inputs = [tensor.detach().requires_grad_() for tensor in (tensors.q, tensors.k, tensors.v)]
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         out = torch.nn.functional.scaled_dot_product_attention(
             *inputs, is_causal=tensors.shape.causal

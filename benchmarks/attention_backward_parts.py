@@ -1,10 +1,11 @@
-"""What the kernels of a backward pass with heads of 256 take alone, in a row, and in the pass.
+"""Times of the backward kernels with heads of 256: alone, in a row, and in the pass.
 
     aotc build benchmarks/attention_backward.toml -o dist
     python benchmarks/attention_backward_parts.py dist/attention_backward.aotc [--full]
 
-A GPU at its limit of power is slower the longer it computes, so each kernel is timed alone after a pause, many
-times in a row, and between events in passes in a row, with the clock that `nvidia-smi` tells meanwhile.
+At its power limit a GPU slows down the longer it computes. So each kernel is timed alone after a
+pause, many times in a row, and between events in consecutive passes. `nvidia-smi` reports the
+clock meanwhile.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ REST_SECONDS = 0.3
 
 
 def clock_and_power(launch: Launch, seconds: float) -> str:
-    """Return what `nvidia-smi` says while a launch runs again and again."""
+    """Return the output of `nvidia-smi` while a launch repeats."""
     query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader"]
     count = int(1000 * seconds / milliseconds(launch, 3)) + 1
     for _ in range(count):
         launch()
-    found = subprocess.run(query, capture_output=True, text=True, check=False)
+    process = subprocess.run(query, capture_output=True, text=True, check=False)
     torch.cuda.synchronize()
-    return (found.stdout.splitlines() or ["no nvidia-smi"])[0]
+    return (process.stdout.splitlines() or ["no nvidia-smi"])[0]
 
 
 def rested(launch: Launch) -> float:
@@ -71,34 +72,34 @@ def within(parts: Sequence[Launch]) -> list[float]:
         events[-1].record()
     torch.cuda.synchronize()
     return [
-        statistics.median(events[at].elapsed_time(events[at + 1]) for events in marks)
-        for at in range(len(parts))
+        statistics.median(events[index].elapsed_time(events[index + 1]) for events in marks)
+        for index in range(len(parts))
     ]
 
 
 def error(tensors: Tensors, launch: Launch, grads: slice) -> float:
-    """Return the error of some gradients that a launch has as a multiple of what is tolerated."""
-    for each in (*tensors.grads[grads], tensors.dscores):
-        each.fill_(float("nan"))
+    """Return the error of a launch's gradients as a multiple of the tolerance."""
+    for tensor in (*tensors.grads[grads], tensors.dscores):
+        tensor.fill_(float("nan"))
     launch()
     errors = [
-        ((grad[at].double() - exact).abs().max() / exact.abs().max()).nan_to_num(math.inf).item()
-        for at, expected in zip(tensors.heads, tensors.expected, strict=True)
+        ((grad[head].double() - exact).abs().max() / exact.abs().max()).nan_to_num(math.inf).item()
+        for head, expected in zip(tensors.heads, tensors.expected, strict=True)
         for grad, exact in zip(tensors.grads[grads], expected[grads], strict=True)
     ]
     return max(errors) / TOLERANCE
 
 
 def fastest(library: Any, name: str, tensors: Tensors, block_m: object = None) -> ConfiguredLaunch:
-    """Return a kernel's fastest configuration, of those with BLOCK_M if it is given; print all."""
+    """Return a kernel's fastest configuration, with BLOCK_M if given; print all."""
     launches = dict(launches_of(library, name, tensors))
-    for label, each in list(launches.items()):
-        if block_m not in (None, each.config["BLOCK_M"]):
+    for label, launch in list(launches.items()):
+        if block_m not in (None, launch.config["BLOCK_M"]):
             del launches[label]
         elif name.startswith("backward_pair"):
-            wrong = error(tensors, each.whole, slice(1, 3))
+            wrong = error(tensors, launch.whole, slice(1, 3))
             print(f"  {wrong:.3g} of what is tolerated: {label}")
-    order = ranked({label: each.whole for label, each in launches.items()}, 3, 3, ahead=True)
+    order = ranked({label: launch.whole for label, launch in launches.items()}, 3, 3, ahead=True)
     for took, label in order:
         rate = NUM_DOTS[name] / 2 * tensors.shape.flops / took / 1e9
         print(f"  {rate:6.1f} TFLOP/s  {label}", flush=True)
@@ -129,8 +130,8 @@ def main() -> None:
         print(f"{' '.join(names)}: rested, in a row, in the pass, ms; clock and power in a row")
         for name, part, took in zip(("sums", *names), parts, in_pass, strict=True):
             alone, row = rested(part), milliseconds(part, IN_A_ROW, ahead=True)
-            told = clock_and_power(part, 0.4) if name != "sums" else ""
-            print(f"  {name}: {alone:.4f} {row:.4f} {took:.4f}  {told}", flush=True)
+            clocks = clock_and_power(part, 0.4) if name != "sums" else ""
+            print(f"  {name}: {alone:.4f} {row:.4f} {took:.4f}  {clocks}", flush=True)
         passes[" ".join(names)] = whole
     passes["cudnn"] = cudnn_launch(tensors)
     for name, launch in passes.items():

@@ -1,13 +1,13 @@
-"""What serving asks of attention forward, by aotc, Triton and torch, interleaved in one process.
+"""Serving forms of forward attention by aotc, Triton and torch, interleaved in one process.
 
     aotc build benchmarks/attention_varlen.toml -o dist
     python benchmarks/attention_varlen.py dist/attention_varlen.aotc [--work varlen fp8 …] [--no-triton]
 
-Sequences of many lengths without padding, windows with sinks, soft caps, prefixes, trees of drafts, fp8.
-aotc and Triton compile `kernels/attention_varlen.py`, and each first picks its best configuration; torch
-takes part where it has the same (`torch.nn.attention.varlen`). Every configuration is held against float64
-before it is timed, on rows of some sequences and heads. Scores that nobody sees are no work. Data are
-random, results are poisoned.
+Sequences of many lengths without padding, windows with sinks, soft caps, prefixes, draft trees,
+fp8. aotc and Triton compile `kernels/attention_varlen.py`, and each first picks its fastest
+configuration. torch takes part where it has the same (`torch.nn.attention.varlen`). Every
+configuration is checked against float64, on rows of some sequences and heads, before it is
+timed. Masked scores do not count as work. Data are random, results are poisoned.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MANY = (8192, 512, 4096, 1024, 6000, 777, 3072, 2048)
 
 @dataclass(frozen=True)
 class Shape:
-    """One workload: queries and keys of each sequence, heads, and what a query sees."""
+    """One workload: queries and keys of each sequence, heads, and the mask of a query."""
 
     name: str
     kernel: str
@@ -79,7 +79,7 @@ class Tensors:
         import torch
 
         self.shape = shape
-        counts = [sum(each) for each in zip(*shape.lengths, strict=True)]
+        counts = [sum(lengths) for lengths in zip(*shape.lengths, strict=True)]
         kinds = [torch.float8_e4m3fn if "fp8" in shape.kernel else torch.bfloat16] * 3
         if shape.kernel == "fp8_cache":
             kinds[0] = torch.bfloat16
@@ -90,18 +90,19 @@ class Tensors:
         )
         self.out = torch.empty(counts[0], shape.heads, DIM, device="cuda", dtype=torch.bfloat16)
         self.cu_q, self.cu_k = (
-            torch.tensor([0, *each], device="cuda").cumsum(0).to(torch.int32)
-            for each in zip(*shape.lengths, strict=True)
+            torch.tensor([0, *lengths], device="cuda").cumsum(0).to(torch.int32)
+            for lengths in zip(*shape.lengths, strict=True)
         )
         self.extra = self._extra()
         self.picked = [(0, 0), (len(shape.lengths) - 1, shape.heads - 1), (1, shape.heads // 2)]
         self.rows = [self._rows(sequence) for sequence, _ in self.picked]
         self.expected = [
-            self._expected(*each, rows) for each, rows in zip(self.picked, self.rows, strict=True)
+            self._expected(*picked, rows)
+            for picked, rows in zip(self.picked, self.rows, strict=True)
         ]
 
     def _extra(self) -> dict[str, Any]:
-        """Return the arguments that the kernel has besides."""
+        """Return the kernel's other arguments."""
         import torch
 
         shape = self.shape
@@ -126,27 +127,27 @@ class Tensors:
         return torch.cat([picked, torch.tensor([0, count - 1], device="cuda")])
 
     def seen(self, sequence: int, rows: Any) -> Any:
-        """Return which keys of a sequence rows of its queries see."""
+        """Return the mask of a sequence's keys for rows of its queries."""
         import torch
 
         queries, keys = self.shape.lengths[sequence]
-        place, key = (rows + keys - queries)[:, None], torch.arange(keys, device="cuda")[None, :]
+        last_key, key = (rows + keys - queries)[:, None], torch.arange(keys, device="cuda")[None, :]
         if self.shape.kernel == "tree":
             bits = self.extra["tree_ptr"][self.cu_q[sequence] + rows][:, None]
             draft = key - (keys - queries)
             return (draft < 0) | ((bits >> (draft & 63)) & 1 != 0)
         if not self.shape.constants.get("CAUSAL", True):
             return torch.ones(len(rows), keys, dtype=torch.bool, device="cuda")
-        seen = key <= place
+        seen = key <= last_key
         if self.shape.kernel == "prefix":
             seen |= key < self.extra["prefix_ptr"][sequence]
         if self.shape.kernel == "window":
-            seen &= key > place - self.shape.constants["WINDOW"]
+            seen &= key > last_key - self.shape.constants["WINDOW"]
         return seen
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of both dots, for scores that are seen."""
+        """Floating-point operations of both dots, for unmasked scores."""
         import torch
 
         pairs = 0
@@ -159,11 +160,14 @@ class Tensors:
         import torch
 
         shape, kv_head = self.shape, head // (self.shape.heads // self.shape.kv_heads)
-        own = slice(int(self.cu_k[sequence]), int(self.cu_k[sequence + 1]))
+        rows_of_sequence = slice(int(self.cu_k[sequence]), int(self.cu_k[sequence + 1]))
         q = self.q[int(self.cu_q[sequence]) + rows, head] if self.q.element_size() > 1 else (
             self.q.view(torch.uint8)[int(self.cu_q[sequence]) + rows, head].view(self.q.dtype)
         )  # fmt: skip
-        q, k, v = (each.double() for each in (q, self.k[own, kv_head], self.v[own, kv_head]))
+        q, k, v = (
+            tensor.double()
+            for tensor in (q, self.k[rows_of_sequence, kv_head], self.v[rows_of_sequence, kv_head])
+        )
         for name, of in (("q", head), ("k", kv_head)):
             q = q * self.extra.get(f"{name}_scale_ptr", torch.ones(of + 1, device="cuda"))[of]
         scores = q @ k.T * DIM**-0.5
@@ -180,7 +184,7 @@ class Tensors:
         return weights @ v * scale
 
     def wrong(self, launch: Launch) -> float:
-        """Return the error of a launch as a multiple of what is tolerated."""
+        """Return the error of a launch as a multiple of the tolerance."""
         import torch
 
         self.out.fill_(float("nan"))
@@ -189,8 +193,8 @@ class Tensors:
         worst = 0.0
         pairs = zip(self.picked, self.rows, self.expected, strict=True)
         for (sequence, head), rows, expected in pairs:
-            found = self.out[int(self.cu_q[sequence]) + rows, head].double()
-            error = ((found - expected).abs().max() / expected.abs().max()).item()
+            actual = self.out[int(self.cu_q[sequence]) + rows, head].double()
+            error = ((actual - expected).abs().max() / expected.abs().max()).item()
             worst = math.inf if math.isnan(error) else max(worst, error)
         return worst / TOLERANCE
 
@@ -209,7 +213,7 @@ class Tensors:
 def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
     """Yield each configuration of the archive."""
     kernel, values = library[tensors.shape.kernel], tensors.arguments()
-    arguments = [values[each.name] for each in kernel.info.params]
+    arguments = [values[param.name] for param in kernel.info.params]
     choices = {name: tensors.shape.constants[name] for name in kernel.info.choices}
     for config in built(kernel):
         yield (
@@ -219,14 +223,14 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
-    """Yield each of Triton's configurations that it compiles."""
+    """Yield the configurations of Triton's that compile."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     if str(ROOT / "kernels") not in sys.path:
         sys.path.insert(0, str(ROOT / "kernels"))
     kernel = importlib.import_module("attention_varlen").attention_varlen_kernel
     shape = tensors.shape
-    made: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {}
+    launches: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {}
     for block_m, block_n, warps, stages in TRITON_CONFIGS:
         values = tensors.arguments()
         for name, rows in (("q", block_m), ("k", block_n), ("v", block_n)):
@@ -235,15 +239,15 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
         tile = {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps, "num_stages": stages}
         grid = (-(-max(shape.queries) // block_m), shape.heads, len(shape.lengths))
         name = f"{block_m}x{block_n}, {warps} warps, {stages} stages"
-        made[name] = {**values, **constants, **tile}, grid
-    # All at once; what fails says so when it is launched.
+        launches[name] = {**values, **constants, **tile}, grid
+    # All at once; a failed compile raises when it is launched.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for given, grid in made.values():
-            pool.submit(kernel.warmup, **given, grid=grid)
-    for name, (given, grid) in made.items():
+        for kernel_args, grid in launches.values():
+            pool.submit(kernel.warmup, **kernel_args, grid=grid)
+    for name, (kernel_args, grid) in launches.items():
 
-        def launch(given=given, grid=grid) -> None:
-            kernel[grid](**given)
+        def launch(bound_args=kernel_args, grid=grid) -> None:
+            kernel[grid](**bound_args)
 
         if triton_holds(name, launch):
             yield name, launch
@@ -259,8 +263,8 @@ def torch_launch(tensors: Tensors) -> Launch | None:
     except (ImportError, AttributeError):
         return None
     group = shape.heads // shape.kv_heads
-    k, v = (each.repeat_interleave(group, dim=1) for each in (tensors.k, tensors.v))
-    longest = [max(each) for each in zip(*shape.lengths, strict=True)]
+    k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (tensors.k, tensors.v))
+    longest = [max(lengths) for lengths in zip(*shape.lengths, strict=True)]
 
     causal = shape.constants["CAUSAL"]
     words: dict[str, Any] = {"is_causal": causal}
@@ -276,14 +280,14 @@ def torch_launch(tensors: Tensors) -> Launch | None:
 def candidates_of(
     tensors: Tensors, library: Any, *, with_triton: bool
 ) -> dict[str, dict[str, Launch]]:
-    """Return the launches of each peer that are right."""
-    found = {"aotc": dict(aotc_launches(tensors, library))}
+    """Return each peer's correct launches."""
+    launches = {"aotc": dict(aotc_launches(tensors, library))}
     if with_triton:
-        found["triton"] = dict(triton_launches(tensors))
+        launches["triton"] = dict(triton_launches(tensors))
     dense = torch_launch(tensors)
     if dense is not None:
-        found["torch"] = {"varlen_attn": dense}
-    for peer, candidates in found.items():
+        launches["torch"] = {"varlen_attn": dense}
+    for peer, candidates in launches.items():
         for name in list(candidates):
             try:
                 wrong = tensors.wrong(candidates[name])
@@ -293,7 +297,7 @@ def candidates_of(
             if not wrong <= 1.0:
                 print(f"    {peer}: {name} is wrong by {wrong:.3g} of what is tolerated")
                 del candidates[name]
-    return {peer: candidates for peer, candidates in found.items() if candidates}
+    return {peer: candidates for peer, candidates in launches.items() if candidates}
 
 
 def measure(shape: Shape, library: Any, *, with_triton: bool) -> dict[str, object]:

@@ -1,10 +1,10 @@
-"""What the audit of SASS says of all cubins of manifests or archives.
+"""Audit the SASS of all cubins of manifests or archives.
 
     python -m benchmarks.audit_cubins kernels.toml kernels/*.toml [--every 1] [--results FILE]
 
-A long list goes in portions: what stands in `--results` is not audited again, and after `--seconds`
-of processor time, that of ptxas and nvdisasm too, no more is begun. The summary is of all that stands
-there.
+A long list goes in portions. Subjects in `--results` are not audited again, and after
+`--seconds` of processor time, ptxas and nvdisasm included, no more start. The summary covers the
+whole file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aotc.package.verify.subjects import Subject, load_subjects
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What the audit found in each cubin of a variant: kind, instruction, whether it is a failure.
+    """Findings of the audit in each cubin of a variant: kind, instruction, whether it is a failure.
 
     With a `refusal` the variant has none.
     """
@@ -40,9 +40,11 @@ class Audited:
 
 
 def spent() -> float:
-    """Return the processor seconds of this process and of the children that it waited for."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    """Return the processor seconds of this process and of its finished children."""
+    usages = (
+        resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def audited(task: tuple[str, Subject]) -> Audited:
@@ -50,33 +52,36 @@ def audited(task: tuple[str, Subject]) -> Audited:
     path, subject = task
     start = spent()
     try:
-        found = audit_variant(subject)
+        cubin_findings = audit_variant(subject)
     except DiagnosticError as error:
         return Audited(path, subject.label, [], error.render(), round(spent() - start, 3))
-    cubins = [[(each.kind, each.text, each.is_failure) for each in cubin] for cubin in found]
+    cubins = [
+        [(finding.kind, finding.text, finding.is_failure) for finding in cubin]
+        for cubin in cubin_findings
+    ]
     return Audited(path, subject.label, cubins, "", round(spent() - start, 3))
 
 
 def read_results(path: Path | None) -> list[Audited]:
-    """Return what runs before have written to a file, one line each."""
+    """Return the results of earlier runs from a file, one a line."""
     if path is None or not path.exists():
         return []
     return [Audited(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
 
 
-def summary(found: Sequence[Audited]) -> Iterator[str]:
-    """Yield lines on what was audited, each kind of finding, and each cubin that fails."""
-    cubins = [cubin for each in found for cubin in each.cubins]
-    refused = sum(bool(each.refusal) for each in found)
-    seconds = sum(each.seconds for each in found)
-    yield f"{len(found)} variants, {len(cubins)} cubins, {refused} refused, {seconds:.0f} CPU-s"
+def summary(audits: Sequence[Audited]) -> Iterator[str]:
+    """Yield lines on the audited cubins, each kind of finding, and each failing cubin."""
+    cubins = [cubin for audit in audits for cubin in audit.cubins]
+    refused = sum(bool(audit.refusal) for audit in audits)
+    seconds = sum(audit.seconds for audit in audits)
+    yield f"{len(audits)} variants, {len(cubins)} cubins, {refused} refused, {seconds:.0f} CPU-s"
     kinds = Counter(kind for cubin in cubins for kind in {kind for kind, *_ in cubin})
     for kind, count in sorted(kinds.items()):
         yield f"{kind}: in {count} cubins"
-    for each in found:
-        failures = [text for cubin in each.cubins for _, text, is_failure in cubin if is_failure]
+    for audit in audits:
+        failures = [text for cubin in audit.cubins for _, text, is_failure in cubin if is_failure]
         if failures:
-            yield f"fails: {each.path}: {each.label}: {failures[0]} and {len(failures) - 1} more"
+            yield f"fails: {audit.path}: {audit.label}: {failures[0]} and {len(failures) - 1} more"
 
 
 def main() -> int:
@@ -92,31 +97,31 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor, in all")
     options = parser.parse_args()
-    found = read_results(options.results)
-    known = {(each.path, each.label) for each in found}
+    audits = read_results(options.results)
+    finished_keys = {(audit.path, audit.label) for audit in audits}
     tasks = [
         Job(subject.label, (path, subject))
         for path in options.paths
         for subject in load_subjects(path, options.kernel, [])[:: options.every]
-        if (path, subject.label) not in known
+        if (path, subject.label) not in finished_keys
     ]
     left = options.seconds
-    for done in run_all(tasks, audited, options.jobs):
-        one = done.result
-        if isinstance(one, Failure):
-            path, subject = done.task.request
-            one = Audited(path, subject.label, [], one.report, done.seconds)
-        found.append(one)
+    for job in run_all(tasks, audited, options.jobs):
+        audit_result = job.result
+        if isinstance(audit_result, Failure):
+            path, subject = job.task.request
+            audit_result = Audited(path, subject.label, [], audit_result.report, job.seconds)
+        audits.append(audit_result)
         if options.results:
             with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(one)) + "\n")
-        left -= one.seconds
+                file.write(json.dumps(asdict(audit_result)) + "\n")
+        left -= audit_result.seconds
         if left <= 0:
             print("the rest is for another run")
             break
-    print("\n".join(summary(found)))
+    print("\n".join(summary(audits)))
     return int(
-        any(is_failure for each in found for cubin in each.cubins for *_, is_failure in cubin)
+        any(is_failure for audit in audits for cubin in audit.cubins for *_, is_failure in cubin)
     )
 
 

@@ -3,11 +3,11 @@
     aotc build kernels.toml -o dist --target sm_90a
     python benchmarks/bandwidth.py dist/kernels.aotc [--json FILE]
 
-Both compile the same source files. Each peer first picks its best configuration for the shape:
-aotc from the archive, Triton from blocks and warp counts that contain all of those, and "capped"
-is Triton with caps on registers tried as well. Then the best ones run in turn, ROUNDS times, and
-the medians are compared. Data are random and fresh for each shape; every
-working set is larger than the L2, and each launch takes the next of several buffer sets.
+Both compile the same source files. Each peer first picks its fastest configuration for the
+shape: aotc from the archive, Triton from a superset of its blocks and warp counts. "capped" is
+Triton with register caps tried as well. Then the fastest ones run in turn, ROUNDS times, and the
+medians are compared. Data are random and fresh for each shape. Every working set is larger than
+the L2, and each launch takes the next of several buffer sets.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def measure(library, work: Work) -> dict[str, object]:
 
 
 def agree(work: Work, peers: dict[str, Launch]) -> None:
-    """Check that the peers compute the same before anything is compared."""
+    """Check the peers against each other before anything is compared."""
     # The output is the last tensor among the arguments of every kernel here.
     out = [buffer for buffer in work.sets[0] if isinstance(buffer, torch.Tensor)][-1]
     results = []

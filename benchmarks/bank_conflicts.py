@@ -2,12 +2,12 @@
 
     python benchmarks/bank_conflicts.py [--target T] [--json FILE]
 
-Each kernel is compiled to PTX and one CTA of it runs in the emulator, which knows the address
-of every lane: a phase of an access (32 lanes of 4 bytes, 8 of 16, one 8×8 matrix of `ldmatrix`)
-that needs more than one wavefront has a conflict. The table gives phases and excess wavefronts by
-kind of instruction: for products through pointers, for tiles that are transposed between a load and a store
-through pointers, and for blocks that are transposed between two tensor copies, whose swizzles of 32, 64 and 128
-bytes are those of the tensor maps.
+Each kernel is compiled to PTX and one CTA of it runs in the emulator, which records the address
+of every lane. A phase of an access is 32 lanes of 4 bytes, 8 of 16, or one 8×8 matrix of
+`ldmatrix`. A phase with more than one wavefront has a bank conflict. The table gives phases and
+excess wavefronts by kind of instruction, for three kinds of kernels: products through pointers,
+tiles transposed between a load and a store through pointers, and blocks transposed between two
+tensor copies with swizzles of 32, 64 and 128 bytes.
 
 The profiler counts the same on a GPU: see run_matmul.py.
 """
@@ -73,7 +73,7 @@ _CHUNK_BYTES = 16
 
 @dataclass(frozen=True)
 class Transpose:
-    """One block that is transposed: its rows have `row_bytes` when loaded and `column_bytes` after.
+    """A transposed block: rows of `row_bytes` when loaded and `column_bytes` after.
 
     Elements change places one by one, or `by_chunks` of 16 bytes.
     """
@@ -85,7 +85,7 @@ class Transpose:
 
     @property
     def unit(self) -> int:
-        """Elements that stay together."""
+        """Elements moved together."""
         return _CHUNK_BYTES // self.size_bytes if self.by_chunks else 1
 
     @property
@@ -94,7 +94,7 @@ class Transpose:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the block that is loaded, in units."""
+        """Rows and columns of the loaded block, in units."""
         unit_bytes = self.unit * self.size_bytes
         return self.column_bytes // unit_bytes, self.row_bytes // unit_bytes
 
@@ -143,16 +143,16 @@ class Transpose:
 
     def __str__(self) -> str:
         rows, columns = self.shape
-        what = "chunks of 16 bytes" if self.by_chunks else "elements"
+        unit = "chunks of 16 bytes" if self.by_chunks else "elements"
         return (
-            f"{self.dtype} {rows}x{columns} {what} transposed, swizzles of {self.row_bytes} and "
+            f"{self.dtype} {rows}x{columns} {unit} transposed, swizzles of {self.row_bytes} and "
             f"{self.column_bytes} bytes"
         )
 
 
 @dataclass(frozen=True)
 class TileTranspose:
-    """One tile of `rows` by `columns` elements that is loaded, transposed and stored through pointers."""
+    """A tile of `rows` by `columns` elements, loaded, transposed and stored through pointers."""
 
     dtype: str
     rows: int
@@ -203,9 +203,9 @@ TILE_TRANSPOSES = [
     )
 ]
 TRANSPOSES = [
-    Transpose(dtype, one, two, by_chunks)
+    Transpose(dtype, row_bytes, column_bytes, by_chunks)
     for dtype, by_chunks in (*((dtype, False) for dtype in _TYPES), ("bf16", True))
-    for one, two in product(_ROW_BYTES, repeat=2)
+    for row_bytes, column_bytes in product(_ROW_BYTES, repeat=2)
 ]
 
 
@@ -247,7 +247,7 @@ def run(tile: tuple[str, str, int, int, int, int, int], kernel: PtxKernel) -> St
     a, b = (rng.integers(-4, 5, shape).astype(_DTYPES[dtype]) for shape in ((m, k), (k, n)))
     out = np.full((m, n), np.nan, _DTYPES[dtype])
     stored = b if order == "rows" else np.ascontiguousarray(b.T)
-    # Strides of 1 are compiled in; B's other one is the length of what it is stored by.
+    # Strides of 1 are compiled in; B's other stride is the length of its contiguous axis.
     arguments = [a, stored, out, out, out, m, n, k, k, n if order == "rows" else k, n]
     statistics = emulate(
         kernel.ptx,

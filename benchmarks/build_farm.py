@@ -1,12 +1,12 @@
 """Builds that outgrow a machine: plans, clusters, lost workers, a shared cache. No GPU.
 
 python benchmarks/build_farm.py plan                    10,000 variants: parse, plan, look up
-python benchmarks/build_farm.py simulate [--workers 64] workers that sleep what a compile takes
-python benchmarks/build_farm.py kills [--runs 20]       the same bytes, whatever is killed
-python benchmarks/build_farm.py s3                      cache hits of a cold machine, from a server of S3
+python benchmarks/build_farm.py simulate [--workers 64] workers sleep for the time of a compile
+python benchmarks/build_farm.py kills [--runs 20]       the same bytes, with workers killed at random
+python benchmarks/build_farm.py s3                      cache hits of a cold machine, from an S3 server
 python benchmarks/build_farm.py wall [--counts 1,2,4]   10,000 variants on local workers: long
 
-What needs dask.distributed, s3fs or moto takes them from `pip install -e '.[test]'`.
+dask.distributed, s3fs and moto come from `pip install -e '.[test]'`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def large_manifest(factor: int) -> str:
         for config, (stages, registers) in itertools.product(configs, more):
             limits = {} if registers is None else {"maxnreg": registers}
             lines.append("[[kernel.config]]")
-            given = {**config, "num_stages": stages, **limits}
-            lines += [f"{key} = {value_text(value)}" for key, value in given.items()]
+            settings = {**config, "num_stages": stages, **limits}
+            lines += [f"{key} = {value_text(value)}" for key, value in settings.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +104,7 @@ def written(text: str) -> Generator[Path]:
 def tasks_of(path: Path, kernels: Sequence[str] = ()) -> list[Task]:
     options = BuildOptions(Path("dist"), 1, kernels=tuple(kernels))
     expanded = expand_all(load(str(path)), options, lambda *_: ())
-    return [task for each in expanded for task in each.tasks]
+    return [task for kernel in expanded for task in kernel.tasks]
 
 
 def timed_cpu(call: Callable[[], Any]) -> tuple[str, Any]:
@@ -124,27 +124,29 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def measure_plan(arguments: argparse.Namespace) -> None:
-    """Time what happens before the first compile, with an empty cache and with a full one."""
+    """Time the plan before the first compile, with an empty and with a full cache."""
     with written(large_manifest(arguments.factor)) as path:
-        one = compile_both_ways(compile_kernel, tasks_of(ROOT / "kernels.toml")[0].request)
+        compiled_kernel = compile_both_ways(
+            compile_kernel, tasks_of(ROOT / "kernels.toml")[0].request
+        )
         options = BuildOptions(Path("dist"), 2)
         for run in range(arguments.runs):
             parsing, manifest = timed_cpu(lambda: load(str(path)))
             cache = Cache(path.parent / "cache", "c", print)
-            planning, found = timed_cpu(
+            planning, expanded_plan = timed_cpu(
                 lambda cache=cache, manifest=manifest: build_plan.plan(
                     manifest, options, cache=cache, times=cache.times
                 )
             )
             if not run:
-                fill(cache, path, one)
+                fill(cache, path, compiled_kernel)
             full = Cache(path.parent / "cache", "c", print)
             diffing, diff = timed_cpu(
                 lambda cache=full, manifest=manifest: build_plan.plan(
                     manifest, options, cache=cache, times=cache.times
                 )
             )
-            total = sum(kernel.num_variants for kernel in found.kernels)
+            total = sum(kernel.num_variants for kernel in expanded_plan.kernels)
             cached = sum(kernel.num_cached for kernel in diff.kernels)
             print(
                 f"{total} variants: parse {parsing}, plan {planning}, "
@@ -152,15 +154,15 @@ def measure_plan(arguments: argparse.Namespace) -> None:
             )
 
 
-def fill(cache: Cache, path: Path, one: CachedKernel) -> None:
-    """Store something for each variant, with the source that it has."""
+def fill(cache: Cache, path: Path, compiled_kernel: CachedKernel) -> None:
+    """Store an artifact for each variant, with its source."""
     import hashlib
 
     for task in tasks_of(path):
         source = task.request.source
         digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
-        metadata = replace(one.metadata, source_files=((source, digest),), searches=())
-        cache.store(task.request, replace(one, metadata=metadata, fallback=None))
+        metadata = replace(compiled_kernel.metadata, source_files=((source, digest),), searches=())
+        cache.store(task.request, replace(compiled_kernel, metadata=metadata, fallback=None))
         cache.times.note(task.request, 0.5)
     cache.close()
 
@@ -170,7 +172,7 @@ def fill(cache: Cache, path: Path, one: CachedKernel) -> None:
 
 @dataclass(frozen=True)
 class Sleeper:
-    """Stand for a compile: sleep as long as one was measured to take, and return what it made."""
+    """Stand for a compile: sleep for its measured time and return its result."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     kernels: dict[str, CachedKernel] = field(default_factory=dict[str, CachedKernel])
@@ -181,7 +183,7 @@ class Sleeper:
 
 
 def sleep_compile(request: CompileRequest) -> CachedKernel:
-    """Sleep in a worker, which knows times and results from a file."""
+    """Sleep in a worker, with times and results from a file."""
     return sleeper_of(os.environ["AOTC_SLEEPER"])(request)
 
 
@@ -214,7 +216,7 @@ asyncio.run(main())
 
 @contextmanager
 def cluster(num_workers: int, num_processes: int) -> Generator[tuple[str, int]]:
-    """Start a scheduler in a process, and workers that sleep in a few; yield address and id."""
+    """Start a scheduler process and a few processes of sleeping workers; yield address and id."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -240,16 +242,16 @@ def cluster(num_workers: int, num_processes: int) -> Generator[tuple[str, int]]:
 
 def measure_kernels() -> Sleeper:
     """Compile kernels.toml, and keep of each kernel one result and the mean time of its variants."""
-    found = Sleeper()
+    sleeper = Sleeper()
     times: dict[str, list[float]] = {}
     tasks = tasks_of(ROOT / "kernels.toml")
     compile_both_ways(compile_kernel, tasks[0].request)  # imports
     for task in tasks:
         took, kernel = timed(lambda task=task: compile_both_ways(compile_kernel, task.request))
         times.setdefault(task.request.kernel, []).append(took)
-        found.kernels[task.request.kernel] = kernel
-    found.seconds.update((name, statistics.fmean(each)) for name, each in times.items())
-    return found
+        sleeper.kernels[task.request.kernel] = kernel
+    sleeper.seconds.update((name, statistics.fmean(samples)) for name, samples in times.items())
+    return sleeper
 
 
 def cpu_seconds(process: int) -> float:
@@ -258,17 +260,17 @@ def cpu_seconds(process: int) -> float:
 
 
 def simulate(arguments: argparse.Namespace) -> None:
-    """Build on workers that sleep: what a scheduler and a client cost."""
+    """Build on sleeping workers, to time the scheduler and the client."""
     import pickle
 
     from aotc.package.builder.dask_executor import connected
-    from benchmarks.build_farm import sleep_compile  # by a name that workers can import
+    from benchmarks.build_farm import sleep_compile  # by a name workers can import
 
     sleeper = measure_kernels()
     with written(large_manifest(arguments.factor)) as path:
-        known = path.with_name("sleeper")
-        known.write_bytes(pickle.dumps((sleeper.seconds, sleeper.kernels)))
-        os.environ["AOTC_SLEEPER"] = str(known)
+        sleeper_path = path.with_name("sleeper")
+        sleeper_path.write_bytes(pickle.dumps((sleeper.seconds, sleeper.kernels)))
+        os.environ["AOTC_SLEEPER"] = str(sleeper_path)
         tasks = tasks_of(path)
         work = sum(sleeper.seconds[task.request.kernel] for task in tasks)
         print(f"{len(tasks)} variants, {work:.0f} s of compiles, {work / len(tasks):.3f} s each")
@@ -277,14 +279,14 @@ def simulate(arguments: argparse.Namespace) -> None:
             connected(address, 1) as executor,
         ):
             executor.wait_for(arguments.workers)
-            # Workers that have imported what they need, as those of a cluster soon have.
+            # Workers with their imports done, as in a cluster after a while.
             for _ in run_all(
                 tasks[:: len(tasks) // (4 * arguments.workers)], sleep_compile, 1, executor
             ):
                 pass
             executor.sent_bytes = executor.received_bytes = 0
-            before, own = cpu_seconds(scheduler), time.process_time()
-            took, done = timed(
+            before, client_seconds = cpu_seconds(scheduler), time.process_time()
+            took, results = timed(
                 lambda: list(
                     run_all(
                         *(tasks, sleep_compile, 1, executor),
@@ -292,32 +294,35 @@ def simulate(arguments: argparse.Namespace) -> None:
                     )
                 )
             )
-            load, own = cpu_seconds(scheduler) - before, time.process_time() - own
-            report(done, work, took, arguments.workers, load, own, executor)
+            load, client_seconds = (
+                cpu_seconds(scheduler) - before,
+                time.process_time() - client_seconds,
+            )
+            report(results, work, took, arguments.workers, load, client_seconds, executor)
 
 
 def report(
-    done: Sequence[Done[Any, Any]],
+    results: Sequence[Done[Any, Any]],
     work: float,
     took: float,
     num_workers: int,
     load: float,
-    own: float,
+    client_seconds: float,
     executor: Any,
 ) -> None:
-    failed = [each for each in done if isinstance(each.result, Failure)]
-    for each in failed[:1]:
-        print(each.task.label, each.result)
-    slept = sum(each.seconds for each in done)
+    failed = [job for job in results if isinstance(job.result, Failure)]
+    for job in failed[:1]:
+        print(job.task.label, job.result)
+    slept = sum(job.seconds for job in results)
     print(f"{took:.1f} s on {num_workers} workers, {len(failed)} failed")
     print(
         f"efficiency {work / took / num_workers:.1%} (of what workers slept {slept / took / num_workers:.1%})"
     )
     print(
-        f"scheduler: {load:.1f} s of CPU, {load / took:.0%} of a core, {1e3 * load / len(done):.2f} ms a variant"
+        f"scheduler: {load:.1f} s of CPU, {load / took:.0%} of a core, {1e3 * load / len(results):.2f} ms a variant"
     )
-    print(f"client: {own:.1f} s of CPU, {own / took:.0%} of a core")
-    sent, received = executor.sent_bytes / len(done), executor.received_bytes / len(done)
+    print(f"client: {client_seconds:.1f} s of CPU, {client_seconds / took:.0%} of a core")
+    sent, received = executor.sent_bytes / len(results), executor.received_bytes / len(results)
     print(f"bytes a variant: {sent:.0f} sent, {received:.0f} received")
 
 
@@ -330,13 +335,13 @@ def measure_kills(arguments: argparse.Namespace) -> None:
     import distributed
 
     from aotc.package.builder.dask_executor import DaskExecutor
-    from benchmarks.build_farm import Killer  # by a name that workers can import
+    from benchmarks.build_farm import Killer  # by a name workers can import
 
     kernels = tuple(arguments.kernels.split(","))
     with tempfile.TemporaryDirectory() as folder:
         expected = build_files(Path(folder) / "local", kernels, None, Silent())
         num_killed = 0
-        # One that is killed often is not to blame for it.
+        # A task on often-killed workers is not to blame.
         with dask.config.set({"distributed.scheduler.allowed-failures": 100}):
             for run in range(arguments.runs):
                 chosen = random.Random(run)
@@ -381,8 +386,8 @@ class Killer(Silent):
 
     def finished(self, outcome: object) -> None:
         if self.chosen.random() < self.share:
-            found = self.client.run(process_and_age, on_error="ignore").values()
-            old = [process for process, seconds in found if seconds > STARTED_SECONDS]
+            ages = self.client.run(process_and_age, on_error="ignore").values()
+            old = [process for process, seconds in ages if seconds > STARTED_SECONDS]
             with suppress(OSError, IndexError):  # it is gone already
                 os.kill(self.chosen.choice(old), signal.SIGKILL)
                 self.num_killed += 1
@@ -450,7 +455,7 @@ def s3_server() -> Iterator[str]:
 
 
 def measure_s3(arguments: argparse.Namespace) -> None:
-    """Time whole builds of kernels.toml that find everything: in the folder, and only in S3.
+    """Time fully cached builds of kernels.toml: from the folder, and from S3 alone.
 
     The store is filled by a build, as a team's would be. Then both kinds of builds alternate.
     """
@@ -469,11 +474,11 @@ def measure_s3(arguments: argparse.Namespace) -> None:
                 lambda: subprocess.run(command, check=True, capture_output=True, env=environment)
             )
             after = os.times()
-            used = after.children_user + after.children_system
-            return took, used - before.children_user - before.children_system
+            child_seconds = after.children_user + after.children_system
+            return took, child_seconds - before.children_user - before.children_system
 
-        took, used = run(filled, "local", "--cache-url", url)
-        print(f"compile, and fill S3: {took:.2f} s ({used:.2f} s of CPU)", flush=True)
+        took, child_seconds = run(filled, "local", "--cache-url", url)
+        print(f"compile, and fill S3: {took:.2f} s ({child_seconds:.2f} s of CPU)", flush=True)
         for name in ("local", "same"):
             run(filled, name)
         kinds = {
@@ -491,17 +496,21 @@ def measure_s3(arguments: argparse.Namespace) -> None:
             print(f"{index}:", *(f"{run[-1][0]:.2f} ({run[-1][1]:.2f})" for run in times.values()))
         for kind, runs in times.items():
             shown: list[str] = []
-            for at, what in enumerate(("wall", "CPU")):
+            for column, clock in enumerate(("wall", "CPU")):
                 pairs = zip(times["local hit"], runs, strict=True)
-                ratio = statistics.median(run[at] / hit[at] for hit, run in pairs)
-                median = statistics.median(run[at] for run in runs)
-                shown.append(f"{what} {median:.2f} s, {ratio:.2f}x")
+                ratio = statistics.median(run[column] / hit[column] for hit, run in pairs)
+                median = statistics.median(run[column] for run in runs)
+                shown.append(f"{clock} {median:.2f} s, {ratio:.2f}x")
             print(f"{kind:22} {'; '.join(shown)}")
         built = [
             {path.name: path.read_bytes() for path in (folder / name).iterdir()}
             for name in ("local", "local0", "same", "cold0")
         ]
-        print("the same bytes" if all(each == built[0] for each in built) else "OTHER BYTES")
+        print(
+            "the same bytes"
+            if all(archive_bytes == built[0] for archive_bytes in built)
+            else "OTHER BYTES"
+        )
 
 
 # ----------------------------------------------------------------------------------------- wall

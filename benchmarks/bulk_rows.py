@@ -1,13 +1,13 @@
-"""What bulk copies of rows are worth: the same kernel with threads that load and store, and without.
+"""Gain of bulk copies of rows over loads and stores by threads, in one kernel.
 
     aotc build benchmarks/bulk_rows.toml -o dist
     python benchmarks/bulk_rows.py dist/bulk_rows.aotc [--json FILE]
 
-One source, `bulk_rows_kernel.py`, is built in three ways: threads load and store; a warp loads by
-bulk copies and threads store; and both go by bulk copies. Each, and Triton on the same source, picks
-its best configuration first. How many programs share the rows is part of it: one for each row, or one
-to four for each SM. Then the best ones run in turn. A ratio above 1 means that the row's way is
-faster than threads.
+One source, `bulk_rows_kernel.py`, is built in three ways: threads load and store; a warp loads
+by bulk copies and threads store; or both go by bulk copies. Each build, and Triton on the same
+source, picks its fastest configuration first. The number of programs is part of it: one for each
+row, or one to four for each SM. Then the fastest ones run in turn. A ratio above 1 means faster
+than threads.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ def aotc_launches(kernel, sets: list[list[object]]) -> dict[str, Launch]:
 
 
 def triton_launches(threads, sets: list[list[object]]) -> dict[str, Launch]:
-    """Return launches of the configurations that threads have, pipelined as well."""
+    """Return launches of the threads' configurations, pipelined as well."""
     function = importlib.import_module("bulk_rows_kernel").scale_rows_kernel
     rows = sets[0][4]
     launches = {}
     for config, stages in itertools.product(threads.info.configs, (1, 4)):
-        each = dict(config) | {"STAGES": stages}
-        grid = (min(rows, each["PROGRAMS"]),)
-        launches[str(each)] = lambda number, each=each, grid=grid: function[grid](
-            *sets[number], **each
+        choices = dict(config) | {"STAGES": stages}
+        grid = (min(rows, choices["PROGRAMS"]),)
+        launches[str(choices)] = lambda number, choices=choices, grid=grid: function[grid](
+            *sets[number], **choices
         )
     return launches
 
 
 def check(name: str, launch: Launch, arguments: list[object]) -> None:
-    """Hold a launch against the product in fp64, over an output that was poisoned."""
+    """Check a launch against the product in fp64, over a poisoned output."""
     x, out, scales = arguments[:3]
     out.fill_(float("nan"))
     launch(0)
     for part in range(0, x.shape[0], 1024):
-        here = slice(part, part + 1024)
-        expected = (x[here].double() * scales[here, None].double()).to(x.dtype)
-        if not torch.allclose(out[here].float(), expected.float(), rtol=2**-7, atol=0.0):
+        part_rows = slice(part, part + 1024)
+        expected = (x[part_rows].double() * scales[part_rows, None].double()).to(x.dtype)
+        if not torch.allclose(out[part_rows].float(), expected.float(), rtol=2**-7, atol=0.0):
             message = f"{name}: wrong result"
             raise SystemExit(message)
 
@@ -81,13 +81,15 @@ def measure(library, rows: int, columns: int) -> dict[str, object]:
         check(name, launch, sets[0])
     peers["copy"] = lambda number: sets[number][1].copy_(sets[number][0])
     times = in_turn(peers)
-    moved = 2 * rows * columns * 2
+    num_bytes = 2 * rows * columns * 2
     return {
         "shape": f"{rows}x{columns}",
-        "tb_s": {name: moved / statistics.median(each) / 1e6 for name, each in times.items()},
+        "tb_s": {
+            name: num_bytes / statistics.median(samples) / 1e6 for name, samples in times.items()
+        },
         "over_threads": {
-            name: statistics.median(t / o for t, o in zip(times["threads"], each, strict=True))
-            for name, each in times.items()
+            name: statistics.median(t / o for t, o in zip(times["threads"], samples, strict=True))
+            for name, samples in times.items()
         },
         "configs": chosen,
     }

@@ -1,4 +1,4 @@
-"""The kernel of benchmarks/bulk_rows.py: rows that loops read and write, scaled."""
+"""The kernel of benchmarks/bulk_rows.py: scale rows in a loop."""
 
 import triton
 import triton.language as tl

@@ -1,14 +1,14 @@
-"""What `aotc check` says of public packages: how many of their kernels the language has.
+"""Share of public packages' kernels supported by `aotc check`.
 
     pip download --no-deps --dest wheels liger-kernel fla-core
     for wheel in wheels/*.whl; do unzip -q -d packages/$(basename "${wheel%%-*}") "$wheel"; done
     python benchmarks/check_packages.py packages [--features 20] [--json FILE]
 
-Each folder in `packages` is one package. Two figures count: kernels that are supported, if only for
-some values of their constants, as `aotc check` says; and, strictly, those that use nothing that is
-missing. Of the kernels with an autotuner, those are counted whose configs are read with nothing
-fixed; of their heuristics, those that are evaluated with no value of an argument, and those that a
-launcher computes of integers. A package's time is that of its check alone, with all cores.
+Each folder in `packages` is one package. Two counts of kernels are given: supported for some
+values of their constants, as `aotc check` reports; and, strictly, without any missing feature.
+Autotuners count if their configs can be read with nothing fixed. Heuristics count if they are
+evaluated without argument values, or by a launcher from integers. A package's time is for its
+check alone, with all cores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FILES = ("version.py", "_version.py", "_build_meta.py", "__init__.py")
 
 @dataclass(frozen=True)
 class Package:
-    """What was found in one package."""
+    """Counts of one package."""
 
     name: str
     version: str
@@ -71,38 +71,38 @@ def look_at(folder: Path) -> tuple[Package, Checked]:
     tuned = [
         is_read for kernel in checked.kernels for is_read in _autotuner(kernel.file, kernel.line)
     ]
-    told = [
+    problems = [
         problem
         for kernel in checked.kernels
         for problem in _heuristics(kernel.file, kernel.name, kernel.line)
     ]
-    PROBLEMS.update(_WORDS.sub("…", problem) for problem in told if problem)
+    PROBLEMS.update(_WORDS.sub("…", problem) for problem in problems if problem)
     return Package(
         folder.name,
         version_of(folder),
         checked.num_files,
         len(checked.kernels),
-        sum(one.is_supported for one in checked.kernels),
-        sum(not one.missing for one in checked.kernels),
+        sum(kernel_check.is_supported for kernel_check in checked.kernels),
+        sum(not kernel_check.missing for kernel_check in checked.kernels),
         len(tuned),
         sum(tuned),
-        len(told),
-        sum(problem in ("", LAUNCHED) for problem in told),
+        len(problems),
+        sum(problem in ("", LAUNCHED) for problem in problems),
         seconds,
     ), checked
 
 
 def version_of(folder: Path) -> str:
-    """Return the version that a package's metadata or its code names, or a dash."""
+    """Return the version in a package's metadata or code, or a dash."""
     for path in sorted(folder.glob("*.dist-info/METADATA")):
-        found = re.search(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-        if found is not None:
-            return found[1]
+        version = re.search(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if version is not None:
+            return version[1]
     for name in _FILES:
         for path in sorted(folder.glob(f"*/{name}")):
-            found = _VERSION.search(path.read_text(encoding="utf-8"))
-            if found is not None:
-                return found[1]
+            version = _VERSION.search(path.read_text(encoding="utf-8"))
+            if version is not None:
+                return version[1]
     return "–"
 
 
@@ -112,14 +112,17 @@ def _autotuner(file: str, line: int) -> Iterator[bool]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef) or node.lineno != line:
             continue
-        if any("autotune" in ast.unparse(one).partition("(")[0] for one in node.decorator_list):
+        if any(
+            "autotune" in ast.unparse(decorator).partition("(")[0]
+            for decorator in node.decorator_list
+        ):
             yield _is_read(file, node.name)
 
 
 def _heuristics(file: str, name: str, line: int) -> list[str]:
-    """Return why each heuristic of the kernel at a line is not evaluated, "" for those that are.
+    """Return why each heuristic of the kernel at a line is not evaluated, "" if it is.
 
-    Of those that a launcher computes, arguments taken to be integers, it is `LAUNCHED`.
+    If a launcher computes it, with arguments taken to be integers, the reason is `LAUNCHED`.
     """
     text = Path(file).read_text(encoding="utf-8")
     if "heuristics" not in text:
@@ -128,15 +131,18 @@ def _heuristics(file: str, name: str, line: int) -> list[str]:
         if isinstance(node, ast.FunctionDef) and node.lineno == line:
             try:
                 problems = heuristic_problems(file, name, target=TARGET)
-                given = kernel_parameters(file, name)
-                arguments = [one.name for one in given if not one.is_constexpr]
-                constants = [one.name for one in given if one.is_constexpr]
+                params = kernel_parameters(file, name)
+                arguments = [param.name for param in params if not param.is_constexpr]
+                constants = [param.name for param in params if param.is_constexpr]
                 texts = launch_heuristics(file, name, arguments, constants, target=TARGET)
                 return [
-                    why and (LAUNCHED if one in texts else why) for one, why in problems.items()
+                    why and (LAUNCHED if heuristic in texts else why)
+                    for heuristic, why in problems.items()
                 ]
             except CompileError as error:
-                is_one = any("heuristics" in ast.unparse(one) for one in node.decorator_list)
+                is_one = any(
+                    "heuristics" in ast.unparse(decorator) for decorator in node.decorator_list
+                )
                 return [error.message] if is_one else []
     return []
 
@@ -161,17 +167,17 @@ def table(packages: list[Package]) -> str:
         "all", "", *(sum(values) for values in zip(*map(_numbers, packages), strict=True))
     )
     rows += [
-        f"| {one.name} | {one.version} | {one.files} | {one.kernels} "
-        f"| {_share(one.supported, one.kernels)} | {_share(one.strict, one.kernels)} "
-        f"| {one.autotuners_read} of {one.autotuned} | {one.heuristics_read} of {one.heuristics} "
-        f"| {one.seconds:.1f} s |"
-        for one in (*packages, total)
+        f"| {package.name} | {package.version} | {package.files} | {package.kernels} "
+        f"| {_share(package.supported, package.kernels)} | {_share(package.strict, package.kernels)} "
+        f"| {package.autotuners_read} of {package.autotuned} | {package.heuristics_read} of {package.heuristics} "
+        f"| {package.seconds:.1f} s |"
+        for package in (*packages, total)
     ]
     return "\n".join(rows)
 
 
-def _numbers(one: Package) -> tuple[float, ...]:
-    return tuple(value for value in asdict(one).values() if not isinstance(value, str))
+def _numbers(package: Package) -> tuple[float, ...]:
+    return tuple(value for value in asdict(package).values() if not isinstance(value, str))
 
 
 def _share(part: int, whole: int) -> str:
@@ -187,8 +193,8 @@ def main() -> int:
     parser.add_argument("--features", type=int, default=20, help="that are listed")
     parser.add_argument("--json", type=Path, help="write everything to this file")
     options = parser.parse_args()
-    folders = [one for one in sorted(options.folder.iterdir()) if one.is_dir()]
-    folders = [one for one in folders if not options.packages or one.name in options.packages]
+    folders = [path for path in sorted(options.folder.iterdir()) if path.is_dir()]
+    folders = [path for path in folders if not options.packages or path.name in options.packages]
     if not folders:
         print(f"no packages in {options.folder}", file=sys.stderr)
         return 1
@@ -206,7 +212,7 @@ def main() -> int:
     for problem, count in PROBLEMS.most_common(options.features):
         print(f"| {count} | {problem} |")
     if options.json:
-        document = {"packages": [asdict(one) for one in packages], "features": dict(features)}
+        document = {"packages": [asdict(path) for path in packages], "features": dict(features)}
         options.json.write_text(json.dumps(document, indent=2))
     return 0
 

@@ -26,9 +26,9 @@ THEIRS = ("llvm", "ptxas")
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and of those that it has waited for."""
-    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    """Return the CPU time of this process and its finished children."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def measure(name: str, size: int, target: str) -> tuple[dict[str, float], dict[str, float], str]:
@@ -62,13 +62,16 @@ def report(name: str, sizes: Sequence[int], target: str, num_passes: int) -> Non
         print(
             f"{name:14}{size:6}{sum(stages.values()):9.2f}{growth:>8}{parts}  {problem}", flush=True
         )
-        slowest = sorted(passes, key=lambda each: -passes[each])[:num_passes]
+        slowest = sorted(passes, key=lambda pass_name: -passes[pass_name])[:num_passes]
         if slowest:
-            print(f"{'':20}" + "  ".join(f"{each} {passes[each]:.2f}" for each in slowest))
+            print(
+                f"{'':20}"
+                + "  ".join(f"{pass_name} {passes[pass_name]:.2f}" for pass_name in slowest)
+            )
 
 
 def main() -> int:
-    """Measure what the command line asks for."""
+    """Measure the requested kernels."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 3000])
     parser.add_argument("--kernel", action="append", choices=list(KERNELS))

@@ -4,13 +4,13 @@
     python benchmarks/compile_time.py --stages [--passes 8] [--runs 25] [--kernel NAME]…   (alone)
 
 Both compile the same source file for sm_90a, in process, everything imported and warmed by one
-compile of each kernel, caches off. The figure is what `aotc build` pays for each variant and
-what Triton pays at the first launch. No GPU is used. Besides the wall clock it is the CPU time of the
-process and of those that it starts, such as ptxas: neither compiler computes in two places at once,
-and a machine that others use as well can still measure it.
+compile of each kernel, caches off. `aotc build` pays this for each variant, Triton at the first
+launch. No GPU is used. Besides wall time, the CPU time of the process and its children, such as
+ptxas, is reported. Neither compiler runs in parallel, so CPU time is comparable on a busy
+machine too.
 
-With `--stages` it is the CPU time of each stage instead, the least of all runs, and of the slowest
-passes of the schedule. The time of ptxas is that of its process.
+With `--stages` it reports the CPU time of each stage instead, and of the slowest passes of the
+schedule: the least of all runs. The time of ptxas is its process's.
 """
 
 from __future__ import annotations
@@ -190,22 +190,22 @@ def triton_compile(name: str) -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
-        # Every key that Triton has; the others are aotc's alone.
+        # Every key Triton has; the others are aotc's alone.
         options = {key: value for key, value in config.items() if key != "mma_stages"}
         triton.compile(source, GPUTarget("cuda", 90, 32), options=options)
 
 
 def seconds(function, name: str) -> tuple[float, float]:
     """Return seconds of the wall clock and of CPU time."""
-    start, used = time.perf_counter(), cpu_seconds()
+    start, cpu_start = time.perf_counter(), cpu_seconds()
     function(name)
-    return time.perf_counter() - start, cpu_seconds() - used
+    return time.perf_counter() - start, cpu_seconds() - cpu_start
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and of those that it has waited for."""
-    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    """Return the CPU time of this process and its finished children."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def least(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -220,8 +220,10 @@ def measure_stages(name: str, num_runs: int) -> tuple[dict[str, float], dict[str
     for _ in range(num_runs):
         timings = Timings(clock=cpu_seconds)
         compile_kernel(request(name), timings=timings)
-        others = [s for stage, s in timings.seconds.items() if stage not in ("llvm", "ptxas")]
-        stages.append({**timings.seconds, "all but llvm and ptxas": sum(others)})
+        other_seconds = [
+            s for stage, s in timings.seconds.items() if stage not in ("llvm", "ptxas")
+        ]
+        stages.append({**timings.seconds, "all but llvm and ptxas": sum(other_seconds)})
         observer = Observer(clock=time.process_time)
         compile_kernel(request(name), observer=observer)
         passes.append(observer.seconds)
@@ -243,9 +245,12 @@ def report_stages(names: Sequence[str], num_runs: int, num_passes: int) -> None:
             f"{name:12}"
             + "".join(f"{ms:{max(10, len(stage) + 2)}.1f}" for stage, ms in stages.items())
         )
-        slowest = sorted(passes, key=lambda each: -passes[each])[:num_passes]
+        slowest = sorted(passes, key=lambda pass_name: -passes[pass_name])[:num_passes]
         if slowest:
-            print(f"{'':12}  " + "  ".join(f"{each} {passes[each]:.1f}" for each in slowest))
+            print(
+                f"{'':12}  "
+                + "  ".join(f"{pass_name} {passes[pass_name]:.1f}" for pass_name in slowest)
+            )
 
 
 def main() -> int:
@@ -273,17 +278,19 @@ def main() -> int:
         for _ in range(options.runs):
             for peer, function in peers.items():
                 times[peer].append(seconds(function, name))
-        for at, what in enumerate(("wall", "CPU")):
-            taken = {peer: [each[at] for each in values] for peer, values in times.items()}
+        for column, clock in enumerate(("wall", "CPU")):
+            samples = {
+                peer: [sample[column] for sample in values] for peer, values in times.items()
+            }
             shown = "  ".join(
                 f"{peer} {1e3 * statistics.median(values):6.1f} ms (min {1e3 * min(values):.1f})"
-                for peer, values in taken.items()
+                for peer, values in samples.items()
             )
             ratio = ""
-            if "triton" in taken:
-                pairs = zip(taken["aotc"], taken["triton"], strict=True)
+            if "triton" in samples:
+                pairs = zip(samples["aotc"], samples["triton"], strict=True)
                 ratio = f"  aotc/triton {statistics.median(a / t for a, t in pairs):.2f}"
-            print(f"{name:12} {what:4} {shown}{ratio}")
+            print(f"{name:12} {clock:4} {shown}{ratio}")
         timings = Timings()
         compile_kernel(request(name), timings=timings)
         stages = "  ".join(f"{stage} {1e3 * s:.1f}" for stage, s in timings.seconds.items())

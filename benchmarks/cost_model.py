@@ -1,11 +1,12 @@
-"""Hold the cost model and fitted trees against the measured times of all configs.
+"""Compare the cost model and fitted trees with the measured times of all configs.
 
     python -m benchmarks.cost_model TIMES.json [--compiled FILE] [--fit]
 
-TIMES.json lists kernels of `benchmarks/tuning/kernels.toml` with their configs and, for each launch, the
-seconds of each config. Loss is how much longer the config that is chosen takes than the best one. Launches
-are split in halves by a seeded shuffle: constants are fitted on the first, trees of measured times too, and
-the table says how both do on either half. No GPU is needed; what is compiled is kept in FILE.
+TIMES.json lists kernels of `benchmarks/tuning/kernels.toml` with their configs and, for each
+launch, the seconds of each config. Loss is the relative excess time of the selected config over
+the fastest one. Launches are split in halves by a seeded shuffle. Constants, and trees of
+measured times, are fitted on the first half; the table shows both halves. No GPU is needed. FILE
+caches the compiled variants.
 """
 
 from __future__ import annotations
@@ -86,12 +87,12 @@ def main() -> None:
     print_table(families, constants, device)
 
 
-# ------------------------------------------------------------------------------------- what is compiled
+# ------------------------------------------------------------------------------------- compile
 
 
-def compiled(row: Mapping[str, Any], kept: Path | None) -> Compiled:
-    """Compile all variants of a kernel, or read what an earlier run has compiled."""
-    path = None if kept is None else kept.with_name(f"{kept.name}.{row['kernel']}")
+def compiled(row: Mapping[str, Any], folder: Path | None) -> Compiled:
+    """Compile all variants of a kernel, or read them from an earlier run."""
+    path = None if folder is None else folder.with_name(f"{folder.name}.{row['kernel']}")
     if path is not None and path.exists():
         return Compiled(*pickle.loads(path.read_bytes()))
     result = _compile(row["kernel"], row["target"])
@@ -147,7 +148,7 @@ def _param(name: str, argument: ArgumentType) -> index.Param:
 
 
 def families_of(row: Mapping[str, Any], kernel: Compiled) -> Iterator[Family]:
-    """Yield the launches of each combination that several configs are timed of."""
+    """Yield the launches of each combination with several timed configs."""
     order = [row["configs"].index(dict(config)) for config in kernel.kernel.configs]
     groups: dict[int, list[Measurement]] = {}
     for timed in row["measurements"]:
@@ -164,13 +165,13 @@ def families_of(row: Mapping[str, Any], kernel: Compiled) -> Iterator[Family]:
         yield Family(kernel, number, measurements, seconds, is_first)
 
 
-# ------------------------------------------------------------------------------------- what is chosen
+# ------------------------------------------------------------------------------------- select
 
 
 def losses(family: Family, chosen: Sequence[int]) -> np.ndarray:
     """Return how much longer the chosen configs take than the best."""
-    taken = family.seconds[np.arange(len(chosen)), list(chosen)]
-    return taken / np.nanmin(family.seconds, axis=1) - 1
+    seconds = family.seconds[np.arange(len(chosen)), list(chosen)]
+    return seconds / np.nanmin(family.seconds, axis=1) - 1
 
 
 def estimated(family: Family, constants: Constants, device: Device) -> list[int]:
@@ -183,31 +184,31 @@ def estimated(family: Family, constants: Constants, device: Device) -> list[int]
     for variant, work in zip(kernel.variants, works, strict=True):
         if index.combination(kernel, variant.types, variant.choices) == family.combination:
             target = TARGETS[variant.target]
-            own = estimate(variant, work, target, device, launches, constants)
-            times[:, variant.config] = own
+            estimates = estimate(variant, work, target, device, launches, constants)
+            times[:, variant.config] = estimates
     times[np.isnan(family.seconds)] = np.inf
     return times.argmin(axis=1).tolist()
 
 
 def by_tree(family: Family) -> list[int]:
-    """Return what the selection of estimates takes."""
+    """Return the config with the least estimate for each launch."""
     trees = selections(family.compiled.kernel, family.compiled.works)
     tree = next(s.tree for s in trees if s.combination == family.combination)
     return [leaf_of(tree, m.key)[0] for m in family.measurements]
 
 
 def by_measured_tree(family: Family) -> list[int]:
-    """Return what a tree takes that is fitted to the first half of the launches."""
+    """Return the choices of a tree fitted to the first half of the launches."""
     kernel = family.compiled.kernel
-    own = tuple(family.measurements[at] for at in np.flatnonzero(family.is_first_half))
+    first_half = tuple(family.measurements[index] for index in np.flatnonzero(family.is_first_half))
     target = kernel.variants[0].target
     configs = tuple(dict(config) for config in kernel.configs)
-    tuning = KernelTuning(kernel.name, target, "measured", configs, own, {})
+    tuning = KernelTuning(kernel.name, target, "measured", configs, first_half, {})
     (selection,) = fit(tuning, kernel, TargetEstimates(kernel, family.compiled.works, target))
     return [leaf_of(selection.tree, m.key)[0] for m in family.measurements]
 
 
-# ------------------------------------------------------------------------------------- what is printed
+# ------------------------------------------------------------------------------------- print
 
 
 def print_table(families: Sequence[Family], constants: Constants, device: Device) -> None:
@@ -226,39 +227,41 @@ def print_table(families: Sequence[Family], constants: Constants, device: Device
         )
         joint: list[list[np.ndarray]] = [[], []]
         for family in families:
-            own = losses(family, choose(family))
-            halves = [own[family.is_first_half], own[~family.is_first_half]]
-            worst = family.measurements[int(own.argmax())].key
+            family_losses = losses(family, choose(family))
+            halves = [family_losses[family.is_first_half], family_losses[~family.is_first_half]]
+            worst = family.measurements[int(family_losses.argmax())].key
             print(
                 f"  {family.name:24} {_text(halves[0])} | {_text(halves[1])}   worst {dict(worst)}"
             )
             for half, part in zip(joint, halves, strict=True):
                 half.append(part)
-        both = [np.concatenate(half) for half in joint]
-        within = [(half <= ALLOWED_LOSS).mean() for half in both]
+        halves_by_family = [np.concatenate(half) for half in joint]
+        within = [(half <= ALLOWED_LOSS).mean() for half in halves_by_family]
         text = ", ".join(f"{share:.1%}" for share in within)
-        print(f"  {'all':24} {_text(both[0])} | {_text(both[1])}   within 20%: {text}")
+        print(
+            f"  {'all':24} {_text(halves_by_family[0])} | {_text(halves_by_family[1])}   within 20%: {text}"
+        )
 
 
-def _text(own: np.ndarray) -> str:
-    numbers = (own.mean(), np.quantile(own, 0.95), own.max())
+def _text(losses: np.ndarray) -> str:
+    numbers = (losses.mean(), np.quantile(losses, 0.95), losses.max())
     return " ".join(f"{100 * number:6.1f}" for number in numbers)
 
 
-# ------------------------------------------------------------------------------------- what is fitted
+# ------------------------------------------------------------------------------------- fit
 
 
 def fitted(families: Sequence[Family], device: Device) -> Constants:
     """Return the constants with the least mean loss on the first halves, one change at a time.
 
-    Each stays near where it is: what fits better far from what is plausible fits these kernels alone.
+    Each stays near its plausible value: a better fit far from it holds for these kernels alone.
     """
 
     def objective(constants: Constants) -> float:
-        own = np.concatenate(
+        all_losses = np.concatenate(
             [losses(f, estimated(f, constants, device))[f.is_first_half] for f in families]
         )
-        return float(own.mean() + 0.5 * np.maximum(own - ALLOWED_LOSS, 0).mean())
+        return float(all_losses.mean() + 0.5 * np.maximum(all_losses - ALLOWED_LOSS, 0).mean())
 
     constants, least, is_better = CONSTANTS, objective(CONSTANTS), True
     while is_better:

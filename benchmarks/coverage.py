@@ -1,16 +1,16 @@
-"""How many kernels of other people's code are translated, with guessed types.
+"""Share of public kernels translated with guessed types.
 
     pip download --no-deps fla-core && unzip -d others fla_core*.whl
     python benchmarks/coverage.py others [--compile] [--reasons 20] [--without amd npu]
 
-Every kernel of a folder is tried: functions with `@triton.jit` at the level of a module that no
-other one calls and that return nothing. Nothing says with which types they are launched, so these
-are guessed. What is loaded or stored through is a pointer, names tell floats, indices and switches;
-where that is refused, other types and constants are tried in turn. `--compile` takes each that is
-translated to PTX for sm_90a, too.
+Every kernel of a folder is tried: module-level functions with `@triton.jit` and no return value,
+not called by another kernel. Their launch types are unknown, so these are guessed. Parameters of
+loads and stores are pointers; names tell floats, indices and switches. After a refusal other
+types and constants are tried in turn. `--compile` also takes each translated kernel to PTX for
+sm_90a.
 
-What no guess fits is counted by the reason that the first one was refused for. Most of these are
-wrong guesses, which a person has to look at: the share that is translated is a lower bound.
+A kernel without a fitting guess is counted by the first guess's error. Most of these are wrong
+guesses for a person to look at: the share of translated kernels is a lower bound.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _BUG = "BUG"
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function with a `jit` decorator, and what its source says of its parameters."""
+    """A function with a `jit` decorator, and facts on its parameters from its source."""
 
     node: ast.FunctionDef
 
@@ -72,16 +72,16 @@ class Function:
         """The text of each parameter's annotation."""
         args = self.node.args
         listed = [*args.posonlyargs, *args.args, *args.kwonlyargs]
-        return {one.arg: ast.unparse(one.annotation) if one.annotation else "" for one in listed}
+        return {arg.arg: ast.unparse(arg.annotation) if arg.annotation else "" for arg in listed}
 
     @cached_property
     def defaults(self) -> dict[str, object]:
-        """The defaults that are literals."""
+        """The literal defaults."""
         args = self.node.args
-        positional = [one.arg for one in (*args.posonlyargs, *args.args)]
+        positional = [arg.arg for arg in (*args.posonlyargs, *args.args)]
         pairs = [*zip(reversed(positional), reversed(args.defaults), strict=False)]
         keywords = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-        pairs += [(one.arg, default) for one, default in keywords if default is not None]
+        pairs += [(arg.arg, default) for arg, default in keywords if default is not None]
         return {name: node.value for name, node in pairs if isinstance(node, ast.Constant)}
 
     @cached_property
@@ -91,42 +91,42 @@ class Function:
 
     @cached_property
     def returns(self) -> bool:
-        """Whether it returns a value, which kernels do not."""
+        """Return whether it returns a value: kernels do not."""
         nodes = ast.walk(self.node)
         return any(isinstance(node, ast.Return) and node.value is not None for node in nodes)
 
-    def pointers(self, others: Mapping[str, Function], depth: int = 6) -> set[str]:
-        """Return the parameters that memory is accessed through, here or in what is called."""
-        worklist = [_leftmost(one.args[0]) for one in self.calls if one.args and _accesses(one)]
-        for one in self.calls if depth else ():
-            callee = others.get(one.func.id) if isinstance(one.func, ast.Name) else None
+    def pointers(self, functions: Mapping[str, Function], depth: int = 6) -> set[str]:
+        """Return the parameters used as pointers, here or in callees."""
+        worklist = [_leftmost(call.args[0]) for call in self.calls if call.args and _accesses(call)]
+        for call in self.calls if depth else ():
+            callee = functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
             if callee is not None and callee is not self:
-                inside = callee.pointers(others, depth - 1)
-                given = [*zip(callee.annotations, one.args, strict=False)]
-                given += [(each.arg or "", each.value) for each in one.keywords]
-                worklist += [_leftmost(value) for name, value in given if name in inside]
+                inside = callee.pointers(functions, depth - 1)
+                arguments = [*zip(callee.annotations, call.args, strict=False)]
+                arguments += [(keyword.arg or "", keyword.value) for keyword in call.keywords]
+                worklist += [_leftmost(value) for name, value in arguments if name in inside]
         assigned = collections.defaultdict[str, list[str]](list)
         for node in ast.walk(self.node):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         assigned[target.id].append(_leftmost(node.value))
-        found: dict[str, None] = {}
+        pointers: dict[str, None] = {}
         while worklist:
             name = worklist.pop()
-            if name and name not in found:
-                found[name] = None
+            if name and name not in pointers:
+                pointers[name] = None
                 worklist += assigned[name]
-        return {name for name in found if name in self.annotations}
+        return {name for name in pointers if name in self.annotations}
 
     @cached_property
     def descriptors(self) -> set[str]:
-        """The parameters whose own `load` or `store` is called."""
-        methods = [one.func for one in self.calls if isinstance(one.func, ast.Attribute)]
+        """The parameters with calls of their own `load` or `store`."""
+        methods = [call.func for call in self.calls if isinstance(call.func, ast.Attribute)]
         return {
-            each.value.id
-            for each in methods
-            if isinstance(each.value, ast.Name) and each.attr in ("load", "store")
+            method.value.id
+            for method in methods
+            if isinstance(method.value, ast.Name) and method.attr in ("load", "store")
         } & self.annotations.keys()
 
 
@@ -142,7 +142,7 @@ def _accesses(call: ast.Call) -> bool:
 
 
 def _leftmost(node: ast.expr) -> str:
-    """Return the name that a sum of a pointer and offsets begins with, or nothing."""
+    """Return the first name in a sum of a pointer and offsets, or nothing."""
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.BinOp):
             node = node.left
@@ -159,24 +159,24 @@ def _leftmost(node: ast.expr) -> str:
 
 
 def kernels_of(path: Path) -> dict[str, tuple[Function, set[str]]]:
-    """Return the kernels of a file by name, each with its parameters that are pointers."""
+    """Return the kernels of a file by name, each with its pointer parameters."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = {
         node.name: Function(node)
         for node in tree.body
         if isinstance(node, ast.FunctionDef)
-        and any(_IS_JIT.match(ast.unparse(one)) for one in node.decorator_list)
+        and any(_IS_JIT.match(ast.unparse(decorator)) for decorator in node.decorator_list)
     }
     called = {
-        one.func.id
-        for each in functions.values()
-        for one in each.calls
-        if isinstance(one.func, ast.Name)
+        call.func.id
+        for function in functions.values()
+        for call in function.calls
+        if isinstance(call.func, ast.Name)
     }
     return {
-        name: (each, each.pointers(functions))
-        for name, each in functions.items()
-        if name not in called and not each.returns
+        name: (function, function.pointers(functions))
+        for name, function in functions.items()
+        if name not in called and not function.returns
     }
 
 
@@ -185,7 +185,7 @@ def kernels_of(path: Path) -> dict[str, tuple[Function, set[str]]]:
 
 @dataclass
 class Guess:
-    """Types of arguments and values of constants that a kernel may be called with."""
+    """Argument types and constants for one try of a kernel."""
 
     signature: dict[str, str] = field(default_factory=dict[str, str])
     constants: dict[str, object] = field(default_factory=dict[str, object])
@@ -206,7 +206,7 @@ class Guess:
 
 
 def guesses(kernel: Function, pointers: set[str]) -> Iterator[Guess]:
-    """Yield what a kernel may be called with, what is likeliest first."""
+    """Yield argument types and constants for a kernel, the likeliest first."""
     first = Guess()
     for name, annotation in kernel.annotations.items():
         if "constexpr" in annotation:
@@ -310,14 +310,16 @@ def main() -> int:
         listed = sorted(folder.rglob("*.py"))
         files = [path for path in listed if not any(part in str(path) for part in options.without)]
         with multiprocessing.Pool(os.cpu_count()) as pool:
-            found = pool.map(partial(try_file, compiles=options.compile), files, chunksize=4)
-        reasons = [reason for each in found for _, reason in each]
+            outcomes_by_file = pool.map(
+                partial(try_file, compiles=options.compile), files, chunksize=4
+            )
+        reasons = [reason for outcomes in outcomes_by_file for _, reason in outcomes]
         right = reasons.count("")
         print(f"{folder.name}: {right} of {len(reasons)}")
-        counted = collections.Counter(re.sub(r"\d+", "#", one) for one in reasons if one)
+        counted = collections.Counter(re.sub(r"\d+", "#", text) for text in reasons if text)
         for reason, count in counted.most_common(options.reasons):
             print(f"{count:6}  {reason.splitlines()[0][:140]}")
-        bugs += sum(one.startswith(_BUG) for one in reasons)
+        bugs += sum(text.startswith(_BUG) for text in reasons)
     print(f"{time.perf_counter() - began:.0f} s, {bugs} bugs", file=sys.stderr)
     return 1 if bugs else 0
 

@@ -1,17 +1,19 @@
-"""Decode over a paged cache against copies of as many bytes, Triton and torch, interleaved.
+"""Decode over a paged cache against an equal-sized copy, Triton and torch, interleaved.
 
     aotc build benchmarks/decode.toml -o dist
     python benchmarks/decode.py dist/decode.aotc [--work gqa mla …] [--only 64x8192 …] [--no-triton]
         [--triton 'single pointers (16, 64, 4' …] [--serving FOLDER] [--parts]
 
-aotc and Triton compile the same source file, and a launch is a split kernel with the one that combines;
-each starts while the one before it still runs (PDL), MLA's splits excepted. Triton also tries the form that
-gathers tokens through pointers. Both try a single kernel, whose split that comes last combines, and aotc prefetches,
-for which Triton has no word. With a FOLDER that has vLLM's and SGLang's sources, what these run on Triton is one more peer.
-Each first picks its best configuration, sizes of splits among them; then the best ones, a copy that
-reads and writes as many bytes as the cache has, and torch's attention on a dense copy of the cache run
-in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
-timed. Data are random, results are poisoned. Peers that are not installed are left out.
+aotc and Triton compile the same source file, and a launch is a split kernel and a combining
+kernel. Each starts while the previous one still runs (PDL), except for MLA's splits. Triton also
+tries gathering tokens through pointers. Both try a single kernel, in which the last split
+combines. aotc also prefetches, and Triton has no equivalent. With a FOLDER of vLLM's and
+SGLang's sources, their Triton kernels are peers too.
+
+Each first picks its fastest configuration, split sizes included. Then the fastest ones, a copy
+of as many bytes as the cache, and torch's attention on a dense copy of the cache run in turn.
+Medians of rounds are compared. Every configuration is checked against float64 before it is
+timed. Data are random, results are poisoned. Missing peers are left out.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from peers import Launch, built, in_turn, of_turn, ranked, ratio
 
 ROOT = Path(__file__).parents[1]
 ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
-# Candidates that are tried again after a first trial of all.
+# Candidates tried again after a first trial of all.
 FINALISTS = 16
 # CTAs of a launch: one or two for each of 132 SMs, or a few rounds of them.
 PROGRAMS = (132, 264, 528, 1056)
-DENSE_LIMIT = 20 << 30  # bytes of the cache up to which torch gets a dense copy
+DENSE_LIMIT = 20 << 30  # largest cache in bytes with a dense copy for torch
 # BLOCK_H, BLOCK_N, warps, stages
 TRITON_CONFIGS = {
     False: ((16, 64, 4, 2), (16, 64, 4, 3), (16, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 3)),
@@ -50,7 +52,7 @@ OfSet = Callable[[int], Launch]
 
 
 class Parts:
-    """Where splits leave their parts, and the arguments of the kernel that combines them."""
+    """Partial results of splits, and the arguments of the combining kernel."""
 
     def __init__(self, tensors: Tensors, pages_per_split: int) -> None:
         import torch
@@ -90,9 +92,9 @@ def aotc_candidates(
     combines: bool = True,
     pdl: bool = True,
 ) -> Iterator[tuple[str, OfSet]]:
-    """Yield each configuration of the archive with each size of splits, both kernels or one.
+    """Yield each configuration of the archive with each size of splits, as one or two kernels.
 
-    Both may be one, too: the split that comes last combines, or the splits of a cluster do together.
+    In one kernel, the last split combines, or the splits of a cluster do so together.
     """
     single, cluster = (f"{tensors.shape.kernel}_{form}" for form in ("single", "cluster"))
     if splits and combines and single in library:
@@ -105,7 +107,7 @@ def aotc_candidates(
     waits = pdl and all(variant.waits_pdl for variant in kernel.info.variants)
     sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
     for config, pages_per_split in itertools.product(built(kernel), sizes):
-        # Poisoned parts for each: what one configuration leaves, the next one must not find.
+        # Poisoned partial results for each: a configuration must not read an earlier one's.
         parts = Parts(tensors, pages_per_split)
 
         def of_set(
@@ -125,7 +127,7 @@ def aotc_candidates(
 
 
 def _single_candidates(tensors: Tensors, kernel: Any, *, pdl: bool) -> Iterator[tuple[str, OfSet]]:
-    """Yield configurations in which the split that comes last combines."""
+    """Yield configurations with the last split combining."""
     sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
     for config, pages_per_split in itertools.product(built(kernel), sizes):
         parts = Parts(tensors, pages_per_split)
@@ -140,7 +142,7 @@ def _single_candidates(tensors: Tensors, kernel: Any, *, pdl: bool) -> Iterator[
 
 
 def _cluster_candidates(tensors: Tensors, kernel: Any, *, pdl: bool) -> Iterator[tuple[str, OfSet]]:
-    """Yield configurations in which the CTAs of a cluster are the splits, as many as fill the GPU or more."""
+    """Yield configurations with a cluster's CTAs as splits, enough to fill the GPU or more."""
     shape = tensors.shape
     clusters = shape.batch * shape.kv_heads
     for config in built(kernel):
@@ -161,9 +163,9 @@ def _cluster_candidates(tensors: Tensors, kernel: Any, *, pdl: bool) -> Iterator
 def triton_candidates(
     tensors: Tensors, beginnings: tuple[str, ...] = ("",)
 ) -> Iterator[tuple[str, OfSet]]:
-    """Yield each of Triton's configurations that it compiles with each size of splits.
+    """Yield the configurations Triton compiles, with each size of splits.
 
-    Only those are tried whose names have one of the beginnings.
+    Only names with one of the prefixes are tried.
     """
     if str(ROOT / "kernels") not in sys.path:
         sys.path.insert(0, str(ROOT / "kernels"))
@@ -202,7 +204,7 @@ def triton_candidates(
 
 
 def held(candidates: Iterator[tuple[str, OfSet]]) -> Iterator[tuple[str, OfSet]]:
-    """Yield the candidates that Triton can launch."""
+    """Yield the candidates Triton can launch."""
     for name, of_set in candidates:
         try:
             of_set(0)()
@@ -250,7 +252,7 @@ def _triton_split(
         ]
     else:
         name = "paged_decode_kernel"
-        arguments += [each for cache in (tensors.k, tensors.v) for each in cache.stride()[:3]]
+        arguments += [stride for cache in (tensors.k, tensors.v) for stride in cache.stride()[:3]]
     kernel = getattr(module, name)
     grid = (heads, shape.batch, -(-shape.max_pages // pages_per_split))
     constants |= {"PAGE": shape.page, "BLOCK_H": block_h, "BLOCK_N": block_n, "PDL": True}
@@ -259,7 +261,7 @@ def _triton_split(
 
 
 def copy_of_set(tensors: Tensors) -> OfSet:
-    """Return copies that read and write together as many bytes as a launch has to read."""
+    """Return copies reading and writing together as many bytes as a launch has to read."""
     import torch
 
     shape = tensors.shape
@@ -276,7 +278,7 @@ def copy_of_set(tensors: Tensors) -> OfSet:
 
 
 def torch_of_set(tensors: Tensors) -> OfSet | None:
-    """Return torch's attention on dense copies of the sets, where that is the same work."""
+    """Return torch's attention on dense copies of the sets, if it does the same work."""
     import torch
 
     shape = tensors.shape
@@ -294,10 +296,10 @@ def torch_of_set(tensors: Tensors) -> OfSet | None:
         k, v = dense[index]
 
         def launch() -> None:
-            made = torch.nn.functional.scaled_dot_product_attention(
+            attended = torch.nn.functional.scaled_dot_product_attention(
                 tensors.q[:, :, None], k, v, enable_gqa=shape.heads != shape.kv_heads
             )
-            tensors.out = made[:, :, 0]
+            tensors.out = attended[:, :, 0]
 
         return launch
 
@@ -307,7 +309,7 @@ def torch_of_set(tensors: Tensors) -> OfSet | None:
 def chosen(
     peer: str, candidates: Mapping[str, OfSet], tensors: Tensors, turns: Iterator[int]
 ) -> tuple[str, Launch] | None:
-    """Return the fastest of the candidates that are right."""
+    """Return the fastest of the correct candidates."""
     shape = tensors.shape
     right: dict[str, Launch] = {}
     for name, of_set in candidates.items():
@@ -328,9 +330,9 @@ def chosen(
 
 
 def measure_parts(shape: Shape, library: Any) -> None:
-    """Print what the kernels of the best configuration take together and alone, launches in a row.
+    """Print times of the best configuration's kernels together and alone, launches in a row.
 
-    The best of those that are one kernel, and a copy, are beside them.
+    Beside them are the best single-kernel configurations and a copy.
     """
     tensors, turns = Tensors(shape), itertools.count()
     candidates = dict(aotc_candidates(tensors, library))
@@ -338,21 +340,21 @@ def measure_parts(shape: Shape, library: Any) -> None:
     for name, of_set in candidates.items():
         form = name.split()[0]
         forms[form if form in forms else ""][name] = of_set
-    best, *ones = (chosen("aotc", form, tensors, turns) for form in forms.values())
+    best, *configs = (chosen("aotc", form, tensors, turns) for form in forms.values())
     if best is None:
         return
     copies = copy_of_set(tensors)
     peers = {"copy": of_turn([copies(index) for index in range(shape.num_sets)], turns)}
-    for one, form in zip(ones, ("single", "cluster"), strict=True):
-        if one is not None:
-            peers[f"{form} with PDL"] = one[1]
+    for config, form in zip(configs, ("single", "cluster"), strict=True):
+        if config is not None:
+            peers[f"{form} with PDL"] = config[1]
     kinds = {"both": (True, True), "splits": (True, False), "combine": (False, True)}
     for (kind, (splits, combines)), pdl in itertools.product(kinds.items(), (True, False)):
-        found = dict(aotc_candidates(tensors, library, splits=splits, combines=combines, pdl=pdl))[
-            best[0]
-        ]
+        candidate = dict(
+            aotc_candidates(tensors, library, splits=splits, combines=combines, pdl=pdl)
+        )[best[0]]
         name = f"{kind}{' with PDL' if pdl else ''}"
-        peers[name] = of_turn([found(index) for index in range(shape.num_sets)], turns)
+        peers[name] = of_turn([candidate(index) for index in range(shape.num_sets)], turns)
     for launches in (1, LAUNCHES, 8):
         for name, values in in_turn(peers, ROUNDS, launches, ahead=True).items():
             took = statistics.median(values) * 1e3
@@ -362,21 +364,23 @@ def measure_parts(shape: Shape, library: Any) -> None:
 def measure(
     shape: Shape, library: Any, triton: tuple[str, ...], serving: Path | None = None
 ) -> dict[str, object]:
-    """Return the row of a workload, with Triton's configurations whose names begin so."""
+    """Return the row of a workload, with Triton's configurations by name prefix."""
     import torch
 
     tensors, turns = Tensors(shape), itertools.count()
-    found: dict[str, dict[str, OfSet]] = {"aotc": dict(aotc_candidates(tensors, library))}
+    launches: dict[str, dict[str, OfSet]] = {"aotc": dict(aotc_candidates(tensors, library))}
     if triton:
-        found["triton"] = dict(held(triton_candidates(tensors, triton)))
+        launches["triton"] = dict(held(triton_candidates(tensors, triton)))
     if serving is not None:
-        found["serving"] = dict(held(importlib.import_module("decode_serving").candidates(tensors)))
+        launches["serving"] = dict(
+            held(importlib.import_module("decode_serving").candidates(tensors))
+        )
     dense = torch_of_set(tensors)
     if dense is not None:
-        found["torch"] = {"scaled_dot_product_attention": dense}
+        launches["torch"] = {"scaled_dot_product_attention": dense}
     peers: dict[str, Launch] = {}
     configs: dict[str, str] = {}
-    for peer, candidates in found.items():
+    for peer, candidates in launches.items():
         best = chosen(peer, candidates, tensors, turns)
         if best is not None:
             configs[f"{peer}_config"], peers[peer] = best
@@ -410,7 +414,7 @@ def line(row: Mapping[str, object]) -> str:
 
 
 def has_triton() -> bool:
-    """Return whether Triton is installed, with descriptors that the host makes."""
+    """Return whether Triton is installed, with host-side descriptors."""
     try:
         return importlib.util.find_spec("triton.tools.tensor_descriptor") is not None
     except ImportError:
@@ -418,7 +422,7 @@ def has_triton() -> bool:
 
 
 def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return what the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("archive", type=Path)
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))

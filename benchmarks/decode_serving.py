@@ -1,8 +1,8 @@
-"""What servers run on Triton for decode, as peers of `decode.py`: vLLM's and SGLang's kernels.
+"""Decode kernels of vLLM and SGLang on Triton, as peers of `decode.py`.
 
-Sources are unchanged, and so are the functions that launch them, with the tiles, warps and stages that
-these choose. The cache is the same as aotc's, through their strides. Numbers of splits are those that the
-servers take, and more.
+Sources and their launching functions are unchanged, with their choice of tiles, warps and
+stages. The cache is the same as aotc's, through their strides. The servers' numbers of splits
+are tried, and more.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from peers import Launch
 
 OfSet = Callable[[int], Launch]
 
-# vLLM's TritonAttentionBackend: segments of a sequence, and the programs that are enough without them.
+# vLLM's TritonAttentionBackend: segments of a sequence, and the grid size above which it uses
+# none.
 SEGMENTS, ENOUGH_PROGRAMS = 16, 128
-# Splits of vLLM's decode; 4 is what its backend for MLA takes.
+# Splits of vLLM's decode; its backend for MLA uses 4.
 VLLM_SPLITS = (4, 8, 16, 32, 64)
-# The most splits that SGLang takes, 8 unless a server is told otherwise.
+# SGLang's limit of splits: 8 by default.
 SGLANG_SPLITS = (8, 16, 32, 64)
 
 
 def stand_in(folder: Path) -> None:
-    """Find both libraries in a folder, and put what they import besides in its place."""
+    """Find both libraries in a folder, and replace their other imports by stand-ins."""
     sys.path.insert(0, str(folder))
     importlib.import_module("library_sglang")
     public_vllm.stand_in()
@@ -72,27 +73,27 @@ def _unified(tensors: Tensors) -> OfSet:
 
 
 def _vllm_decode(tensors: Tensors, splits: int) -> OfSet:
-    """Return launches of vLLM's decode, which its backend for MLA calls."""
+    """Return launches of vLLM's decode, as called by its MLA backend."""
     import torch
 
     module = importlib.import_module(f"{public_vllm.OPS}.triton_decode_attention")
     shape, device = tensors.shape, tensors.device
     parts = torch.empty(shape.batch, shape.heads, splits, shape.dim + 1, device=device)
     lse = torch.empty(shape.batch, shape.heads, device=device)
-    one = torch.ones((), device=device)
+    unit_scale = torch.ones((), device=device)
     k, v = (cache.transpose(1, 2) for cache in (tensors.k, tensors.v))
 
     def of_set(index: int) -> Launch:
         return lambda: module.decode_attention_fwd(
             tensors.q, k, v, tensors.out, lse, tensors.tables[index], tensors.lengths, parts,
-            splits, shape.dim**-0.5, shape.page, k_scale=one, v_scale=one,
+            splits, shape.dim**-0.5, shape.page, k_scale=unit_scale, v_scale=unit_scale,
         )  # fmt: skip
 
     return of_set
 
 
 def _sglang_decode(tensors: Tensors, most: int) -> OfSet:
-    """Return launches of SGLang's decode, whose table names tokens: here in units of a token's features."""
+    """Return launches of SGLang's decode, with a table of tokens: here in units of a token's features."""
     import torch
 
     name = "sglang.srt.layers.attention.triton_ops.decode_attention"
@@ -110,11 +111,11 @@ def _sglang_decode(tensors: Tensors, most: int) -> OfSet:
     within = torch.arange(shape.page, device=device)
 
     def of_set(index: int) -> Launch:
-        places = tensors.tables[index].long()[:, :, None] * page_tokens + within
-        rows = zip(places.flatten(1), shape.lengths, strict=True)
-        places = torch.cat([row[:length] for row, length in rows])
+        token_indices = tensors.tables[index].long()[:, :, None] * page_tokens + within
+        rows = zip(token_indices.flatten(1), shape.lengths, strict=True)
+        token_indices = torch.cat([row[:length] for row, length in rows])
         return lambda: module.decode_attention_fwd(
-            tensors.q, k, v, tensors.out, firsts, places, parts, lse, splits, most,
+            tensors.q, k, v, tensors.out, firsts, token_indices, parts, lse, splits, most,
             shape.dim**-0.5,
         )  # fmt: skip
 
@@ -134,4 +135,4 @@ def _sglang_splits(tensors: Tensors, most: int) -> list[int]:
     cores = int(cores * max(math.log2(longest / 64.0), 1.0))
     programs = shape.batch * -(-shape.heads // min(16, shape.heads // shape.kv_heads))
     by_cores = -(-longest // min(-(-cores // programs), most))
-    return [max(-(-each // by_length), -(-each // by_cores)) for each in shape.lengths]
+    return [max(-(-length // by_length), -(-length // by_cores)) for length in shape.lengths]

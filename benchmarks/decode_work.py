@@ -1,7 +1,7 @@
 """Workloads of benchmarks/decode.py: shapes, caches in pages, and rows of the result in float64.
 
-A launch of a short context reads less than the L2 holds. So a workload has several sets of pages in
-one cache, and launches take them in turn: nothing is found in the L2 that the launch before has read.
+A launch of a short context reads less than the L2 holds. So a workload has several sets of pages
+in one cache, and launches take them in turn: no launch hits data of the previous one in the L2.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """What rows call it."""
+        """Name in result rows."""
         kind = f"mla {self.heads}" if self.mla else f"{self.heads}/{self.kv_heads}"
         cache = " fp8" if self.fp8 else ""
         lengths = f"{self.length // 2}-{self.length}" if self.ragged else f"{self.length}"
@@ -67,7 +67,7 @@ class Shape:
 
     @property
     def read(self) -> int:
-        """Bytes of the cache that a launch has to read."""
+        """Bytes of the cache a launch has to read."""
         return sum(self.lengths) * self.token_bytes
 
     @property
@@ -83,7 +83,7 @@ class Shape:
 
     @property
     def num_sets(self) -> int:
-        """Sets of pages that launches take in turn."""
+        """Sets of pages, used by launches in turn."""
         return max(1, math.ceil(LEAST_BYTES / self.read))
 
 
@@ -109,12 +109,12 @@ class Tensors:
         kind = torch.float8_e4m3fn if shape.fp8 else torch.bfloat16
 
         def random(*extents: int) -> Any:
-            made = torch.empty(extents, dtype=kind, device=device)
-            for part in made.split(
+            tensor = torch.empty(extents, dtype=kind, device=device)
+            for part in tensor.split(
                 max(1, extents[0] // 64)
             ):  # fp32 of all would take twice as much
                 part.copy_(torch.randn(part.shape, device=device))
-            return made
+            return tensor
 
         if shape.mla:
             self.cache = random(pages, shape.page, LATENT + ROPE)
@@ -122,8 +122,8 @@ class Tensors:
         else:
             self.k = random(pages, shape.kv_heads, shape.page, shape.dim)
             self.v = random(pages, shape.kv_heads, shape.page, shape.dim)
-            made = torch.randn(shape.batch, shape.heads, shape.dim, device=device)
-            self.q = made.to(torch.bfloat16)
+            tensor = torch.randn(shape.batch, shape.heads, shape.dim, device=device)
+            self.q = tensor.to(torch.bfloat16)
         self.k_scale, self.v_scale = (
             torch.rand(shape.kv_heads, device=device) + 0.5 for _ in range(2)
         )
@@ -135,18 +135,18 @@ class Tensors:
         )
         picked = [(0, 0), (shape.batch - 1, shape.heads - 1), (shape.batch // 2, shape.heads // 2)]
         self.picked = list(dict.fromkeys(picked))[:NUM_CHECKED]
-        self.expected = [self._expected(*each) for each in self.picked]
+        self.expected = [self._expected(*pair) for pair in self.picked]
 
     def tokens(self, cache: Any, sequence: int, index: int = 0) -> Any:
-        """Return what a sequence has in a cache, (kv heads, length, dim); of MLA without heads."""
+        """Return a sequence's part of a cache, (kv heads, length, dim); of MLA without heads."""
         import torch
 
         # As bytes: torch does not index every kind of fp8.
-        held = cache.view(torch.uint8)[self.tables[index, sequence].long()].view(cache.dtype)
-        if held.dim() == 4:
-            held = held.transpose(0, 1)
+        pages = cache.view(torch.uint8)[self.tables[index, sequence].long()].view(cache.dtype)
+        if pages.dim() == 4:
+            pages = pages.transpose(0, 1)
         length = self.shape.lengths[sequence]
-        return held.flatten(-3, -2)[..., :length, :]
+        return pages.flatten(-3, -2)[..., :length, :]
 
     def _expected(self, sequence: int, head: int) -> Any:
         if self.shape.mla:
@@ -163,7 +163,7 @@ class Tensors:
         return scores.softmax(0) @ values
 
     def wrong(self, launch: Any) -> float:
-        """Return the error of a launch on the first set as a multiple of what is tolerated."""
+        """Return the error of a launch on the first set as a multiple of the tolerance."""
         self.out.fill_(float("nan"))
         launch()
         if self.device == "cuda":
@@ -178,7 +178,9 @@ class Tensors:
         return worst / TOLERANCE
 
     def splits(self, programs: int) -> int:
-        """Return the pages of a split, so that a launch has about so many programs with work."""
-        each = -(-self.shape.heads // 64) if self.shape.mla else self.shape.kv_heads
-        wanted = max(1, programs // (self.shape.batch * each))
-        return -(-self.shape.max_pages // wanted)
+        """Return the pages of a split for about as many working programs."""
+        programs_per_sequence = (
+            -(-self.shape.heads // 64) if self.shape.mla else self.shape.kv_heads
+        )
+        max_splits = max(1, programs // (self.shape.batch * programs_per_sequence))
+        return -(-self.shape.max_pages // max_splits)

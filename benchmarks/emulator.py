@@ -1,7 +1,7 @@
-"""How fast the PTX emulator runs: lane-instructions per second on one core.
+"""Speed of the PTX emulator: lane-instructions per second on one core.
 
-Two programs, each the best of several runs: many CTAs whose warps run in step through loads,
-fused multiply-adds, shared memory and barriers, and one warp whose lanes go different ways.
+Two programs, each the best of several runs: many CTAs of converged warps with loads, fused
+multiply-adds, shared memory and barriers; and one warp with diverging lanes.
 
     python benchmarks/emulator.py [--json]
 """
@@ -19,8 +19,8 @@ from aotc.verify.emulator.run import emulate
 REPEATS = 5
 GOALS = {"in step": 20e6, "a lone diverged warp": 300e3}
 
-# Each thread reads a number, goes through a polynomial `trips` times, hands the result to its
-# neighbour through shared memory each time, and stores it.
+# Each thread loads a number and evaluates a polynomial `trips` times. Each time it passes the
+# result to its neighbour through shared memory. At the end it stores the result.
 IN_STEP = """
 .version 8.0
 .target sm_80

@@ -1,11 +1,12 @@
-"""Products of rows that are already with their experts, masked and contiguous, against Triton and dense products.
+"""Products of rows grouped by expert, masked and contiguous, against Triton and dense products.
 
     aotc build benchmarks/expert_rows.toml -o dist
     python benchmarks/expert_rows.py dist/expert_rows.aotc [--no-triton] [--json FILE]
 
-aotc and Triton compile the same source, `kernels/grouped_experts.py`. The dense rate is that of the same kernel for
-one group that has all rows, beside cuBLAS of as many. Each peer picks its best configuration, which was held against
-float64, then the best ones run in turn. Only rows that there are count. Data are random, results are poisoned.
+aotc and Triton compile the same source, `kernels/grouped_experts.py`. The dense rate is for the
+same kernel with one group of all rows, beside cuBLAS on as many. Each peer picks its fastest
+configuration, checked against float64, then these run in turn. Padding rows do not count. Data
+are random, results are poisoned.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Candidates = Iterator[tuple[str, Launch]]
 
 
 class Experts:
-    """The operands of groups; those of masked ones have room for half as many rows again, or none to spare."""
+    """The operands of groups; masked ones have room for half as many rows again, or none to spare."""
 
     def __init__(self, kind: str, groups: int, rows: int, n: int, k: int) -> None:
         import torch
@@ -88,7 +89,7 @@ class Experts:
             start += count
 
     def check(self, name: str, launch: Launch) -> bool:
-        """Return whether a launch is right, over results that were poisoned."""
+        """Return whether a launch is right, over poisoned results."""
         self.c.fill_(float("nan"))
         launch()
         for group, a, c in self.parts():
@@ -112,7 +113,7 @@ def aotc_candidates(experts: Experts, library: Any) -> Candidates:
 
 
 def triton_candidates(experts: Experts) -> Candidates:
-    """Yield a launch of each configuration that Triton compiles."""
+    """Yield a launch of each configuration Triton compiles."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     sys.path.insert(0, str(KERNELS))
@@ -127,8 +128,8 @@ def triton_candidates(experts: Experts) -> Candidates:
             shapes = [(1, BLOCK, 64), (1, block_n, 64), (1, BLOCK, block_n)]
         operands = (experts.a, experts.b, experts.c)
         maps = [
-            TensorDescriptor.from_tensor(each, list(shape))
-            for each, shape in zip(operands, shapes, strict=True)
+            TensorDescriptor.from_tensor(operand, list(shape))
+            for operand, shape in zip(operands, shapes, strict=True)
         ]
         blocks |= {"EPILOGUE_N": block_n} if masked else {"GROUP_M": 8}
 
@@ -162,7 +163,7 @@ def measure(
         flush=True,
     )
     right = {
-        peer: {label: each for label, each in of(experts) if experts.check(label, each)}
+        peer: {label: launch for label, launch in of(experts) if experts.check(label, launch)}
         for peer, of in candidates.items()
     }
     rates = rates_in_turn(right, experts.flop, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)

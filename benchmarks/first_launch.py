@@ -1,18 +1,18 @@
-"""How long a process takes to its first launch of a kernel: from an archive, and from cubins that it has.
+"""Time of a process to its first launch of a kernel, from an archive and from cubins.
 
     aotc build kernels.toml --target sm_90a -o dist
     python -m benchmarks.first_launch dist/kernels.aotc [--variants 1000] [--runs 15] [--json FILE]
 
-Each figure is of a fresh process with a context and its memory, everything imported and nothing loaded,
-from there until a first launch of vector_add has finished:
+Each figure is for a fresh process with a context and its memory, everything imported and nothing
+loaded. It ends when the first launch of vector_add has finished:
 
-- `bare`: `cuLibraryLoadData`, `cuLibraryGetKernel` and a launch, for the one cubin that it launches;
+- `bare`: `cuLibraryLoadData`, `cuLibraryGetKernel` and a launch, for the launched cubin alone;
 - `bare, all`: the same, with every variant of the kernel loaded, as the archive does;
 - `archive`: `aotc.load` with this kernel from a file in the page cache, and a launch;
-- `archive, one`: the same from an archive whose kernels have one variant each.
+- `archive, one`: the same from an archive with one variant of each kernel.
 
-Archives are made of as many variants as one asks for by `archive_scale`. Ways alternate, process by
-process; a ratio is the median of pairs.
+`archive_scale` makes archives of the requested number of variants. The ways alternate, process
+by process; a ratio is the median of pairs.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _WAYS = ("bare", "bare, all", "archive", "archive, one")
 
 
 def _variants(kernel: Kernel) -> list[Variant]:
-    """Return a kernel's variants for the target, what is launched here first: fp32, four warps."""
-    found = [variant for variant in kernel.variants if variant.target == _TARGET]
-    fits = [v for v in found if "fp32" in v.types and v.num_threads == _THREADS]
+    """Return a kernel's variants for the target, the launched one first: fp32, four warps."""
+    variants = [variant for variant in kernel.variants if variant.target == _TARGET]
+    fits = [v for v in variants if "fp32" in v.types and v.num_threads == _THREADS]
     first = max(fits, key=lambda variant: len(variant.guards))
-    return [first, *(variant for variant in found if variant is not first)]
+    return [first, *(variant for variant in variants if variant is not first)]
 
 
 class _Driver:
@@ -77,8 +77,8 @@ def _bare(driver: _Driver, cubins: list[tuple[bytes, bytes]]) -> None:
     kernels: list[ctypes.c_void_p] = []
     for cubin, symbol in cubins:
         library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        nothing = (None, None, 0, None, None, 0)
-        driver.call("cuLibraryLoadData", ctypes.byref(library), cubin, *nothing)
+        no_options = (None, None, 0, None, None, 0)
+        driver.call("cuLibraryLoadData", ctypes.byref(library), cubin, *no_options)
         driver.call("cuLibraryGetKernel", ctypes.byref(kernel), library, symbol)
         kernels.append(kernel)
     values = [*map(ctypes.c_uint64, driver.arrays), ctypes.c_int32(_ELEMENTS)]
@@ -95,7 +95,7 @@ def _archive(driver: _Driver, path: str, name: str) -> object:
 
 
 def measure(way: str, folder: Path) -> None:
-    """Print the nanoseconds of one way, in a process that is there for it alone."""
+    """Print the nanoseconds of one way, in its own process."""
     names = json.loads((folder / "names.json").read_text())
     cubins = [
         (path.read_bytes(), names[path.name].encode()) for path in sorted(folder.glob("*.cubin"))
@@ -130,18 +130,18 @@ def _write(source: Archive, folder: Path, num_variants: int) -> None:
         ),
     )
     names: dict[str, object] = {}
-    places: dict[str, tuple[str, str]] = {}
+    archive_of: dict[str, tuple[str, str]] = {}
     for way, of in (("archive", source), ("archive, one", single)):
         large = multiplied([of], num_variants)
         kernels = [kernel for kernel in large.kernels if kernel.name.startswith(_KERNEL)]
-        path = folder / f"{len(places)}.aotc"
+        path = folder / f"{len(archive_of)}.aotc"
         archives.write(large, path)
-        places[way] = (str(path), kernels[len(kernels) // 2].name)
+        archive_of[way] = (str(path), kernels[len(kernels) // 2].name)
     (kernel,) = (kernel for kernel in source.kernels if kernel.name == _KERNEL)
-    for at, variant in enumerate(_variants(kernel)):
-        (folder / f"{at:03}.cubin").write_bytes(variant.cubin)
-        names[f"{at:03}.cubin"] = variant.symbol
-    names["archives"] = places
+    for number, variant in enumerate(_variants(kernel)):
+        (folder / f"{number:03}.cubin").write_bytes(variant.cubin)
+        names[f"{number:03}.cubin"] = variant.symbol
+    names["archives"] = archive_of
     (folder / "names.json").write_text(json.dumps(names))
 
 
@@ -165,8 +165,8 @@ def main() -> None:
         for _ in range(options.runs):
             for way, values in times.items():
                 command = [sys.executable, "-m", "benchmarks.first_launch", made, "--way", way]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
-                values.append(int(done.stdout) / 1e6)
+                process = subprocess.run(command, check=True, capture_output=True, text=True)
+                values.append(int(process.stdout) / 1e6)
     for way, values in times.items():
         over = [
             statistics.median(a / b for a, b in zip(values, times[p], strict=True))

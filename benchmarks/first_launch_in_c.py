@@ -1,21 +1,23 @@
-"""How long a C program takes to its first launch: from an archive, and from the one cubin that it launches.
+"""Time of a C program to its first launch, from an archive and from a single cubin.
 
     aotc build kernels/matrix.toml --target sm_90a -o dist
     python -m benchmarks.first_launch_in_c dist/matrix.aotc dist/kernels.aotc [--runs 40] [--parts] [--fake]
 
-For each kernel of `_CASES` and each way of `first_launch.c`, fresh processes on one core, the ways in turn and
-every second time in the opposite order, after one of each that is not counted: from a
-context and its memory until the launch has finished, every file in the page cache; and in the same process
-again, with unloading in between. `bare` reads the cubin from a file, loads it and launches; `lazy` and
-`mapped` open an archive, `eager` loads all variants of the kernel, `linked` has the archive in the program,
-beside `bare_linked`, which has the cubin there. With `--before` another state of the library is measured beside this
-one, in the same turns. Archives are as they are (`shared`
-frames), written with a frame for each cubin (`alone`), without compression (`stored`), or that with at
-least 10,000 variants (`scale`): kernels again and again under new names. What is launched, and with what
-parameters, the tests' fake driver writes down first. A ratio is the median of pairs, with the interval in
-which the median lies with 95 %; "once the file is open" leaves out the first part, which opens an archive, or
-reads the cubin. Then medians of each part and its page faults, and with `--parts`, of a third as many processes more,
-of what the driver takes by entry point (`first_launch_trace.c`), what digests take, and all else.
+For each kernel of `_CASES` and each way of `first_launch.c`, fresh processes run on one core.
+The ways run in turn, every second time in the opposite order, after one warm-up of each. The
+time is from a context with its memory until the launch has finished, every file in the page
+cache; then again in the same process after unloading. `bare` reads the cubin from a file, loads
+it and launches. `lazy` and `mapped` open an archive, `eager` loads all variants of the kernel.
+`linked` has the archive in the program, beside `bare_linked` with the cubin there. With
+`--before`, another build of the library is measured in the same turns.
+
+Archives are unchanged (`shared` frames), written with a frame for each cubin (`alone`),
+uncompressed (`stored`), or uncompressed with at least 10,000 variants (`scale`): copies of
+kernels under new names. The tests' fake driver records the launched cubin and its parameters
+first. A ratio is the median of pairs, with the 95 % interval of the median. "once the file is
+open" leaves out the first part: opening an archive or reading the cubin. Next come medians of
+each part and its page faults. With `--parts`, a third as many traced processes give the driver's
+time by entry point (`first_launch_trace.c`), the digests' time, and the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from tests.support.fake_gpu import ROOT, FakeGpu, build
 
 _TARGET = "sm_90a"
 _RUNTIME = ROOT / "runtime_c"
-_BEFORE = "_before"  # what a way of another state of the library ends with
+_BEFORE = "_before"  # suffix of a way with another build of the library
 _CASES: Mapping[str, Mapping[str, Any]] = {
     "vector_add": {},
     "softmax": {},
@@ -57,7 +59,7 @@ _MEASURES: Mapping[str, str] = {  # else the first way is
 }
 _FORMS = ("shared", "alone", "stored")
 _SCALE_VARIANTS = 10_000
-_NUMBERS = (64, 65, 1)  # what integers are: the first for which a variant has no tensor maps
+_NUMBERS = (64, 65, 1)  # values of integers: the first selects a variant without tensor maps
 _WRAPPED = "-Wl,--wrap=aotci_sha256,--wrap=aotci_sha256_update"
 _TRACED_TURNS = 3  # of so many turns one is traced, too
 _ADDRESS = 0x7A5A_0000_0000
@@ -71,7 +73,7 @@ def _kind(value: object) -> tuple[int, int, str]:
 
 
 def _arguments(kernel: Kernel, number: int, dtype: str) -> tuple[list[Any], list[str]]:
-    """Return arguments for a launch, and the lines that say them."""
+    """Return arguments for a launch, and their lines of text."""
     values: list[Any] = []
     lines: list[str] = []
     for param in kernel.info.params:
@@ -117,7 +119,7 @@ def _write(archive: Archive, path: Path, name: str, gpu: FakeGpu, folder: Path) 
     cubin = folder / f"{name}.cubin"
     cubin.write_bytes(variant.cubin)
     params = seen.params[: variant.param_bytes]
-    at = [
+    offsets = [
         param.offset
         for param in variant.cubin_params
         if param.source == "argument" and record.params[param.index].kind == "pointer"
@@ -127,7 +129,7 @@ def _write(archive: Archive, path: Path, name: str, gpu: FakeGpu, folder: Path) 
         f"cubin {cubin} {variant.symbol}",
         f"grid {' '.join(map(str, seen.grid))} {seen.block[0]} {seen.shared_bytes}",
         *(f"param {byte:02x}" for byte in params),
-        *(f"address {offset}" for offset in at),
+        *(f"address {offset}" for offset in offsets),
         *lines,
         *(f"choice {key} {' '.join(map(str, _kind(value)))}" for key, value in choices.items()),
         f"programs {int(record.grid_rank == 0)} 1 1 1",
@@ -141,50 +143,50 @@ def _write(archive: Archive, path: Path, name: str, gpu: FakeGpu, folder: Path) 
 
 
 def _case(name: str) -> str:
-    """Return the kernel that one of `multiplied` was made of."""
+    """Return the original kernel of a copy from `multiplied`."""
     return re.sub(r"_[0-9]{4}_[0-9]{5}$", "", name)
 
 
 def _forms(path: Path, folder: Path, forms: Collection[str]) -> Iterator[tuple[str, Path, Archive]]:
-    """Yield the forms of an archive: which, where, and what is in it."""
+    """Yield the forms of an archive: name, path and contents."""
     archive = archives.read(path)
     if "shared" in forms:
         yield "shared", path.resolve(), archive
     for form, is_compressed in (("alone", True), ("stored", False)):
         if form in forms:
-            place = folder / f"{path.stem}_{form}.aotc"
+            form_path = folder / f"{path.stem}_{form}.aotc"
             data = archives.encode(archive, is_grouped=False, is_compressed=is_compressed)
-            archives.write_file(place, data)
-            yield form, place, archive
+            archives.write_file(form_path, data)
+            yield form, form_path, archive
 
 
 def _scale(paths: list[Path], folder: Path) -> Iterator[tuple[str, Path, Archive]]:
-    """Yield an archive of many variants, of the kernels that there is a case for."""
+    """Yield an archive of many variants, from the kernels with a case."""
     sources = [archives.read(path) for path in paths]
     cases = [
         replace(source, kernels=tuple(k for k in source.kernels if k.name in _CASES))
         for source in sources
     ]
     archive = multiplied(cases, _SCALE_VARIANTS)
-    place = folder / "scale.aotc"
-    archives.write_file(place, archives.encode(archive, is_compressed=False))
-    print(f"scale: {len(archive.kernels)} kernels, {place.stat().st_size} bytes")
-    yield "scale", place, archive
+    scale_path = folder / "scale.aotc"
+    archives.write_file(scale_path, archives.encode(archive, is_compressed=False))
+    print(f"scale: {len(archive.kernels)} kernels, {scale_path.stat().st_size} bytes")
+    yield "scale", scale_path, archive
 
 
 def launches(
     paths: list[Path], folder: Path, gpu: FakeGpu, forms: Collection[str]
 ) -> Iterator[tuple[str, str, Path]]:
-    """Yield kernel, form of the archive, and what was written down of the launch."""
-    made = [form for path in paths for form in _forms(path, folder, forms)]
-    made += _scale(paths, folder) if "scale" in forms else ()
-    for form, place, archive in made:
+    """Yield kernel, form of the archive, and the recorded launch."""
+    forms_of_archives = [form for path in paths for form in _forms(path, folder, forms)]
+    forms_of_archives += _scale(paths, folder) if "scale" in forms else ()
+    for form, form_path, archive in forms_of_archives:
         names: dict[str, list[str]] = {}
         for kernel in archive.kernels:
             if _TARGET in kernel.targets and _case(kernel.name) in _CASES:
                 names.setdefault(_case(kernel.name), []).append(kernel.name)
-        for case, found in names.items():
-            written = _write(archive, place, found[len(found) // 2], gpu, folder)
+        for case, kernels in names.items():
+            written = _write(archive, form_path, kernels[len(kernels) // 2], gpu, folder)
             if written is not None:
                 yield case, form, written
 
@@ -211,7 +213,7 @@ def _compile(folder: Path, runtime: Path, *, is_traced: bool) -> Path:
 
 
 class _Run(NamedTuple):
-    """What a process says, in microseconds: of its first launch by parts and entry points, and of the others."""
+    """A process's output in microseconds: its first launch by parts and entry points, and later ones."""
 
     parts: Mapping[str, float]
     faults: Mapping[str, int]
@@ -229,18 +231,18 @@ class _Run(NamedTuple):
 
 def _run(program: Path, way: str, written: Path, library: str) -> _Run:
     command = [str(program), way, str(written), library, str(_TIMES)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
-    first, *others = map(json.loads, done.stdout.splitlines())
+    process = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    first, *later_launches = map(json.loads, process.stdout.splitlines())
     return _Run(
         {name: time / 1e3 for name, (time, _) in first["parts"].items()},
         {name: faults for name, (_, faults) in first["parts"].items()},
         {name: (time / 1e3, calls) for name, (time, calls) in first.get("driver", {}).items()},
-        tuple(sum(time for time, _ in other["parts"].values()) / 1e3 for other in others),
+        tuple(sum(time for time, _ in other["parts"].values()) / 1e3 for other in later_launches),
     )
 
 
 def _interval(values: Sequence[float]) -> str:
-    """Return the median, and between which values it lies with 95 %: by their order alone."""
+    """Return the median and its 95 % interval from order statistics."""
     ordered = sorted(values)
     count = len(ordered)
     least = max(0, round(count / 2 - 0.98 * count**0.5) - 1)
@@ -250,7 +252,7 @@ def _interval(values: Sequence[float]) -> str:
 
 
 def _report(label: str, runs: Sequence[_Run], bare: Sequence[_Run]) -> None:
-    """Print what a fresh process takes, what it takes again, and of the bare way."""
+    """Print times of a fresh process, of its later launches, and of the bare way."""
     pairs = [*zip(runs, bare, strict=True)]
     again = statistics.median(time for run in runs for time in run.again)
     again_bare = statistics.median(time for run in bare for time in run.again)
@@ -275,15 +277,15 @@ def _report_parts(label: str, runs: Sequence[_Run]) -> None:
 
 
 def _report_driver(label: str, traced: Sequence[_Run]) -> None:
-    """Print medians of what the driver and digests take, with their calls, and of all else."""
+    """Print medians and calls of the driver and of digests, and the rest."""
     entries = [
         f"{name} {statistics.median(run.driver[name][0] for run in traced):.1f} ({calls})"
         for name, (_, calls) in traced[0].driver.items()
     ]
-    own = statistics.median(
+    runtime_us = statistics.median(
         run.total - sum(time for time, _ in run.driver.values()) for run in traced
     )
-    print(f"{label}   {', '.join(entries)}; all else {own:.1f}", flush=True)
+    print(f"{label}   {', '.join(entries)}; all else {runtime_us:.1f}", flush=True)
 
 
 def main() -> None:
@@ -320,28 +322,30 @@ def main() -> None:
         library = str(gpu.path) if options.fake else "libcuda.so.1"
         ways = options.ways.split(",")
         made_launches = launches(options.archives, folder, gpu, options.forms.split(","))
-        found = [launch for launch in made_launches if launch[0] in options.kernels.split(",")]
+        selected = [launch for launch in made_launches if launch[0] in options.kernels.split(",")]
         core = max(os.sched_getaffinity(0)) if options.core is None else options.core
         os.sched_setaffinity(0, {core})
         runs: dict[tuple[str, str, str, bool], list[_Run]] = {}
         end = monotonic() + options.limit_s
         for turn in range(options.runs + 1):
-            for name, form, written in found if monotonic() < end else ():
+            for name, form, written in selected if monotonic() < end else ():
                 for way in ways if turn % 2 else reversed(ways):
                     for is_traced in (False, True)[
                         : 1 + (options.parts and turn % _TRACED_TURNS == 0)
                     ]:
                         program = programs[way.endswith(_BEFORE), is_traced]
-                        done = _run(program, way.removesuffix(_BEFORE), written, library)
+                        launch_times = _run(program, way.removesuffix(_BEFORE), written, library)
                         if turn != 0:
-                            runs.setdefault((name, form, way, is_traced), []).append(done)
-        for name, form, _ in found:
+                            runs.setdefault((name, form, way, is_traced), []).append(launch_times)
+        for name, form, _ in selected:
             for way in ways if runs else ():
                 label = f"{name:20} {form:7} {way:13}"
                 measure: str = _MEASURES.get(way.removesuffix(_BEFORE), ways[0])
-                own, bare = (runs[name, form, each, False] for each in (way, measure))
-                _report(label, own, bare)
-                _report_parts(label, own)
+                runtime_runs, bare = (
+                    runs[name, form, run_way, False] for run_way in (way, measure)
+                )
+                _report(label, runtime_runs, bare)
+                _report_parts(label, runtime_runs)
                 traced = runs.get((name, form, way, True))
                 if traced is not None:
                     _report_driver(label, traced)

@@ -1,10 +1,11 @@
-"""Which functions a C program's first launch spends its time in, one after the other.
+"""Functions in a C program's first launch, by time, one after the other.
 
     python -m benchmarks.first_launch_spans dist/kernels.aotc --kernels vector_add --forms stored [--fake]
 
-As `first_launch_in_c`, with everything compiled with -finstrument-functions (`first_launch_spans.c`): medians of
-fresh processes of each call's microseconds, and of those that are its own, which the clock of each call adds some
-tens of nanoseconds to. Calls below `--least` are left out.
+As `first_launch_in_c`, with everything compiled with -finstrument-functions
+(`first_launch_spans.c`). Prints medians over fresh processes of each call's total and own
+microseconds. The clock adds some tens of nanoseconds to own time per call. Calls below `--least`
+are left out.
 """
 
 from __future__ import annotations
@@ -65,23 +66,23 @@ def _compile(folder: Path, runtime: Path) -> Path:
 
 
 def _symbols(program: Path) -> tuple[list[int], list[str], int]:
-    done = subprocess.run(["nm", "-n", str(program)], check=True, capture_output=True, text=True)
-    rows = [line.split() for line in done.stdout.splitlines()]
+    process = subprocess.run(["nm", "-n", str(program)], check=True, capture_output=True, text=True)
+    rows = [line.split() for line in process.stdout.splitlines()]
     texts = [(int(row[0], 16), row[2]) for row in rows if len(row) == 3 and row[1] in "tTwW"]
-    anchor = next(place for place, name in texts if name == "spans_begin")
-    return [place for place, _ in texts], [name for _, name in texts], anchor
+    anchor = next(address for address, name in texts if name == "spans_begin")
+    return [address for address, _ in texts], [name for _, name in texts], anchor
 
 
 def _run(program: Path, way: str, written: Path, library: str) -> dict[str, Any]:
     command = [str(program), way, str(written), library, "1"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
-    return json.loads(done.stdout.splitlines()[0])
+    process = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    return json.loads(process.stdout.splitlines()[0])
 
 
 def _report(
     runs: list[dict[str, Any]], symbols: tuple[list[int], list[str], int], least: float
 ) -> None:
-    places, names, anchor = symbols
+    addresses, names, anchor = symbols
     shapes = Counter(
         tuple((address - run["anchor"], depth) for address, depth, _, _ in run["spans"])
         for run in runs
@@ -93,19 +94,19 @@ def _report(
         if tuple((address - run["anchor"], depth) for address, depth, _, _ in run["spans"]) == shape
     ]
     print(f"  {count} of {len(runs)} runs with the same {len(shape)} calls")
-    taken = [statistics.median(run[i][3] for run in alike) / 1e3 for i in range(len(shape))]
+    total_us = [statistics.median(run[i][3] for run in alike) / 1e3 for i in range(len(shape))]
     begun = [statistics.median(run[i][2] for run in alike) / 1e3 for i in range(len(shape))]
-    own = list(taken)
+    self_us = list(total_us)
     stack: list[int] = []
     for i, (_, depth) in enumerate(shape):
         del stack[depth:]
         if stack:
-            own[stack[-1]] -= taken[i]
+            self_us[stack[-1]] -= total_us[i]
         stack.append(i)
     for i, (offset, depth) in enumerate(shape):
-        if taken[i] >= least:
-            name = names[bisect.bisect_right(places, offset + anchor) - 1]
-            print(f"  {begun[i]:8.2f} {taken[i]:8.2f} {own[i]:8.2f}  {'  ' * depth}{name}")
+        if total_us[i] >= least:
+            name = names[bisect.bisect_right(addresses, offset + anchor) - 1]
+            print(f"  {begun[i]:8.2f} {total_us[i]:8.2f} {self_us[i]:8.2f}  {'  ' * depth}{name}")
 
 
 def main() -> None:
@@ -127,9 +128,9 @@ def main() -> None:
         program = _compile(folder, options.runtime)
         gpu = FakeGpu(build(folder))
         library = str(gpu.path) if options.fake else "libcuda.so.1"
-        found = launches(options.archives, folder, gpu, options.forms.split(","))
+        selected = launches(options.archives, folder, gpu, options.forms.split(","))
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-        for name, form, written in found:
+        for name, form, written in selected:
             if name not in options.kernels.split(","):
                 continue
             for way in options.ways.split(","):

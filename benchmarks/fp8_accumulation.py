@@ -3,8 +3,9 @@
     aotc build benchmarks/fp8_accumulation.toml -o dist
     python benchmarks/fp8_accumulation.py dist/fp8_accumulation.aotc
 
-Prints TFLOP/s at 4096³ of each one's best configuration, all in turn, and the root mean square of errors of
-512×512×8192 on positive data. The configurations of Triton are more: its best are narrower tiles.
+Prints TFLOP/s at 4096³ of each one's fastest configuration, all in turn. Also prints the root
+mean square error at 512×512×8192 on positive data. Triton has more configurations: its fastest
+are narrower tiles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An fp8 matmul of row-major A and column-major B that accumulates in one of five ways."""
+"""An fp8 matmul of row-major A and column-major B, accumulating in one of five ways."""
 
 import triton
 import triton.language as tl

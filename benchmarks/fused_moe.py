@@ -4,20 +4,22 @@
     python benchmarks/fused_moe.py dist/fused_moe.aotc [--weights bf16 fp8 int4] [--tokens N] [--no-triton] \
         [--even] [--alike] [--json FILE]
 
-Tokens go to 8 of 128 experts each, at random. The first layer has SwiGLU unless weights have 4 bits, the second one
-multiplies by the experts' weights. aotc and Triton compile the same sources: `kernels/fused_moe.py`, which stores rows
-where they belong, and `kernels/fused_moe_columns.py`, whose tiles are transposed and which stores rows in the order of
-their experts, as the second layer then finds them. What the first layer takes in order, in fp8 always, has to be put in
-order first (`kernels/rows_in_order.py`), which counts. Weights of layers that take rows in order, but those of 4 bits,
-are cut along K, as whoever loads them can do once: what a step reads is one piece of memory. Triton has them both ways.
+Tokens go to 8 of 128 experts each, at random. The first layer has SwiGLU unless weights have 4
+bits; the second one multiplies by the routing weights. aotc and Triton compile the same sources.
+`kernels/fused_moe.py` scatters rows to their tokens. `kernels/fused_moe_columns.py` has
+transposed tiles and stores rows in expert order, as the second layer reads them. If the first
+layer needs rows in order, in fp8 always, `kernels/rows_in_order.py` orders them first, and its
+time counts. Weights of layers with ordered rows, except 4-bit ones, are blocked along K: a step
+reads contiguous memory. A loader can do this once. Triton tries both layouts.
 
-Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
-`kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits. Rates count
-the rows that there are, not those that fill blocks up. Every configuration is held against float64 before it is timed.
-The mixture of experts as a whole is one layer after the other: its rates follow from theirs.
+Each picks its fastest configuration first. Then these run in turn with a dense product of as
+many rows by `kernels/persistent_matmul.py`: one matrix in place of 128, in bf16 if weights have
+4 bits. Rates count real rows, not padding. Every configuration is checked against float64 before
+it is timed. The whole mixture of experts is one layer after the other: its rates follow from
+theirs.
 
-What bounds them: with --even all experts have as many rows, with --alike all use the first one's weights, so that
-these come from the L2 cache.
+To find the bounds: --even gives all experts equal rows; --alike uses the first expert's weights
+for all, so they come from the L2 cache.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ from peers import Launch, built, rates_in_turn
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
 CLOCK_SECONDS = 1.5
-CUT_RANK = 4  # of weights that are cut along K
-MOST_IDLE = 0.05  # of the SMs, for programs that store whole blocks of rows
-# What puts rows in order, which is timed with the layer.
+CUT_RANK = 4  # of weights blocked along K
+MOST_IDLE = 0.05  # of the SMs, for programs storing whole blocks of rows
+# The kernel ordering rows, timed with the layer.
 ORDERS = ("rows_in_order", "scattered_rows")
 # BLOCK_M, BLOCK_N, warps, stages
 TRITON_CONFIGS = ((64, 128, 4, 4), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3))
@@ -62,7 +64,7 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
     ranks = {param.name: param.rank for param in kernel.info.params}
     names = list(ranks)
     seen: dict[tuple[int, ...], dict[str, Any]] = {}
-    for config in [each for each in built(kernel) if each in have]:
+    for config in [key for key in built(kernel) if key in have]:
         sizes: tuple[int, ...] = (int(config["BLOCK_M"]),)
         if "EPILOGUE_M" in config:
             most = int(config.get("MOST", sizes[0] + int(config.get("TAIL", 0))))
@@ -82,7 +84,7 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
         orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
             if "more" in names or layer.weights == "fp8":
-                names_of = [f"{each}_fp8" if layer.weights == "fp8" else each for each in ORDERS]
+                names_of = [f"{key}_fp8" if layer.weights == "fp8" else key for key in ORDERS]
                 orders = [(kernels[name], how) for name in names_of for how in built(kernels[name])]
             else:
                 passed["a"] = passed["a_ptr"]
@@ -115,16 +117,16 @@ def sms() -> int:
 
 
 def program_counts(most: int, tiles: int) -> list[int]:
-    """Return how many programs to launch: as many as run at once, or hardly fewer that store whole blocks of rows.
+    """Return the grid size: all programs at once, or slightly fewer for whole blocks of rows.
 
-    A block has so many `tiles`; programs that store all of one at a time read its rows together.
+    A block has so many `tiles`; programs storing all of one at a time read its rows together.
     """
     whole = most // tiles * tiles
     return [most, whole] if MOST_IDLE * most >= most - whole > 0 else [most]
 
 
 def triton_candidates(layer: Layer) -> Iterator[tuple[str, Run]]:
-    """Yield a launch of each configuration that Triton compiles."""
+    """Yield a launch of each configuration Triton compiles."""
     sys.path.insert(0, str(KERNELS))
 
     for name, make in (*_triton_by_rows(layer), *_triton_by_columns(layer)):
@@ -200,11 +202,13 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
                     "more_factors": [tail],
                 }
             for name, shape in blocks.items():
-                each = passed[name]
-                passed[name] = TensorDescriptor(each, list(each.shape), list(each.stride()), shape)
+                tensor = passed[name]
+                passed[name] = TensorDescriptor(
+                    tensor, list(tensor.shape), list(tensor.stride()), shape
+                )
             grid = (passed["n_blocks"] * -(-layer.n // columns),)
             how = {"num_warps": options[0], "num_stages": options[1]}
-            passed["num_blocks_ptr"] = None  # programs run at once, those without rows among them
+            passed["num_blocks_ptr"] = None  # programs at once, idle ones included
             named = {name: passed[name] for name in kernel.arg_names if name in passed}
             return Run(lambda: kernel[grid](**named, **how), out, passed["sorted_ptr"])
 
@@ -246,9 +250,9 @@ def measure(
     print(f"{name}: {layer.rows} rows, N {layer.b.shape[1]}, K {layer.k}", flush=True)
     right = {
         peer: {
-            label: each
-            for label, each in of_layer(layer)
-            if peer == "dense" or layer.check(label, each)
+            label: launch
+            for label, launch in of_layer(layer)
+            if peer == "dense" or layer.check(label, launch)
         }
         for peer, of_layer in candidates.items()
     }
@@ -258,11 +262,11 @@ def measure(
 
 
 def whole(layers: Sequence[Mapping[str, Any]]) -> dict[str, object]:
-    """Return the row of layers that run one after the other: TFLOP/s of each, and how much faster aotc is."""
-    flop = sum(each["flop"] for each in layers)
-    peers = [peer for peer in ("aotc", "triton", "dense") if all(peer in each for each in layers)]
-    rates = {peer: flop / sum(each["flop"] / each[peer] for each in layers) for peer in peers}
-    row: dict[str, object] = {"layer": " + ".join(each["layer"] for each in layers), **rates}
+    """Return the row of consecutive layers: TFLOP/s of each peer, and aotc's speedups."""
+    flop = sum(layer["flop"] for layer in layers)
+    peers = [peer for peer in ("aotc", "triton", "dense") if all(peer in layer for layer in layers)]
+    rates = {peer: flop / sum(layer["flop"] / layer[peer] for layer in layers) for peer in peers}
+    row: dict[str, object] = {"layer": " + ".join(layer["layer"] for layer in layers), **rates}
     row |= {f"aotc/{peer}": rates["aotc"] / rates[peer] for peer in peers if peer != "aotc"}
     print(row["layer"])
     for peer in peers:
@@ -292,9 +296,9 @@ def main() -> None:
         del candidates["triton"]
     rows: list[dict[str, object]] = []
     for weights in options.weights:
-        given = {"even": options.even, "alike": options.alike}
+        routing = {"even": options.even, "alike": options.alike}
         layers = [
-            measure(Layer(options.tokens, weights, first=first, **given), candidates)
+            measure(Layer(options.tokens, weights, first=first, **routing), candidates)
             for first in (True, False)
         ]
         rows += [*layers, whole(layers)]

@@ -11,14 +11,14 @@ from peers import Launch
 
 EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
-ROWS_AT_ONCE = 64  # of which a program puts scales in order, at most
+ROWS_AT_ONCE = 64  # rows whose scales one program orders, at most
 
 
 @dataclass(frozen=True)
 class Run:
-    """A launch, and where it leaves results: in order of rows, or row `numbers[i]` at *i*.
+    """A launch and its results: in order of rows, or row `numbers[i]` at *i*.
 
-    `staged` are operands that it makes first.
+    `staged` are operands it computes first.
     """
 
     launch: Launch
@@ -33,10 +33,10 @@ class Run:
         """Return the results in order of rows."""
         if self.numbers is None:
             return self.out
-        there = (self.numbers < num_rows).nonzero().flatten()
-        found = self.out.new_empty(num_rows, self.out.shape[1])
-        found[self.numbers[there].long()] = self.out[there]
-        return found
+        real_rows = (self.numbers < num_rows).nonzero().flatten()
+        ordered = self.out.new_empty(num_rows, self.out.shape[1])
+        ordered[self.numbers[real_rows].long()] = self.out[real_rows]
+        return ordered
 
 
 class Layer:
@@ -58,19 +58,19 @@ class Layer:
         if even:
             chosen = torch.randperm(self.rows, device="cuda") % EXPERTS
         self.chosen = chosen.cpu()
-        made = {"device": "cuda", "dtype": torch.bfloat16}
-        self.a = torch.randn(tokens if first else self.rows, self.k, **made)
-        self.b = torch.randn(EXPERTS, width, self.k, **made) / self.k**0.5
-        self.out = torch.empty(self.rows, self.n, **made)
+        options = {"device": "cuda", "dtype": torch.bfloat16}
+        self.a = torch.randn(tokens if first else self.rows, self.k, **options)
+        self.b = torch.randn(EXPERTS, width, self.k, **options) / self.k**0.5
+        self.out = torch.empty(self.rows, self.n, **options)
         self.weight = torch.rand(self.rows, device="cuda")
-        self.dense = torch.randn(self.rows, self.k, **made)
+        self.dense = torch.randn(self.rows, self.k, **options)
         self.dense_b = self.b[0].clone()
-        self.dense_out = torch.empty(self.rows, width, **made)
+        self.dense_out = torch.empty(self.rows, width, **options)
         self.scales: dict[str, Any] = {}
         if weights == "fp8":
             eight = torch.float8_e4m3fn
             self.a, self.b, self.dense, self.dense_b = (
-                each.to(eight) for each in (self.a, self.b, self.dense, self.dense_b)
+                tensor.to(eight) for tensor in (self.a, self.b, self.dense, self.dense_b)
             )
             blocks = self.k // 128
             self.scales["scale_a_ptr"] = torch.rand(len(self.a), blocks, device="cuda")
@@ -88,7 +88,7 @@ class Layer:
 
     @property
     def ordered_kernel(self) -> str:
-        """The name of the kernel that stores rows in order."""
+        """The name of the kernel storing rows in order."""
         form = "" if self.weights == "bf16" else f"_{self.weights}"
         return f"fused_moe_{'up' if self.first else 'down'}{form}"
 
@@ -128,7 +128,7 @@ class Layer:
             numbers += [rows, fill]
             experts += [0 if self.alike else expert] * count
         total = sum(map(len, numbers))
-        # A launch has room for the most blocks that there can be.
+        # A launch has room for the largest possible number of blocks.
         numbers.append(torch.full((self.rows + EXPERTS * block - total,), self.rows))
         experts += [0] * (self.rows // block + EXPERTS - len(experts))
         return {
@@ -140,8 +140,8 @@ class Layer:
     def rows_in_order(self, most: int, align: int) -> dict[str, Any]:
         """Return rows in the order of their experts, and where blocks of up to `most` begin, longest first.
 
-        Those of an expert are cut into as many blocks as it takes, of about as many rows, and each is filled up to a
-        multiple of `align`.
+        Each expert's rows are cut into the fewest blocks, of about equal size. Each block is
+        padded to a multiple of `align`.
         """
         import torch
 
@@ -150,29 +150,31 @@ class Layer:
             rows = (self.chosen == expert).nonzero().flatten()
             parts = rows.tensor_split(max(1, -(-len(rows) // most)))
             blocks += [(expert, part) for part in parts]
-        blocks.sort(key=lambda each: -len(each[1]))
+        blocks.sort(key=lambda block: -len(block[1]))
         starts, numbers = [0], []
         for _, part in blocks:
             numbers += [part, torch.full((-len(part) % align,), self.rows)]
             starts.append(starts[-1] + len(part) + len(numbers[-1]))
-        # A launch has room for the most blocks and rows that there can be.
+        # A launch has room for the largest possible number of blocks and rows.
         empty = self.most_blocks(most) - len(blocks)
         capacity = self.rows + self.most_blocks(most) * align
         capacity += -capacity % ROWS_AT_ONCE
         numbers.append(torch.full((capacity - starts[-1],), self.rows))
         numbers = torch.cat(numbers).int()
-        made = {"dtype": torch.int32, "device": "cuda"}
+        options = {"dtype": torch.int32, "device": "cuda"}
         real = numbers.clamp(max=self.rows - 1).long().cuda()
         in_order = {"sorted_ptr": numbers.cuda(), "factors": self.weight[real]}
         in_order["place_ptr"] = self.places(numbers)
         in_order["a"] = in_order["more"] = self.a[real // EACH if self.first else real]
         return in_order | {
-            "start_ptr": torch.tensor([*starts[:-1], *[0] * empty], **made),
-            "count_ptr": torch.tensor([*(len(part) for _, part in blocks), *[0] * empty], **made),
-            "expert_ptr": torch.tensor(
-                [*(0 if self.alike else expert for expert, _ in blocks), *[0] * empty], **made
+            "start_ptr": torch.tensor([*starts[:-1], *[0] * empty], **options),
+            "count_ptr": torch.tensor(
+                [*(len(part) for _, part in blocks), *[0] * empty], **options
             ),
-            "num_blocks_ptr": torch.tensor([len(blocks)], **made),
+            "expert_ptr": torch.tensor(
+                [*(0 if self.alike else expert for expert, _ in blocks), *[0] * empty], **options
+            ),
+            "num_blocks_ptr": torch.tensor([len(blocks)], **options),
             "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
         }
 
@@ -184,10 +186,10 @@ class Layer:
         """Return where each row number stands."""
         import torch
 
-        place = torch.empty(self.rows, dtype=torch.int32)
-        there = (numbers.cpu() < self.rows).nonzero().flatten()
-        place[numbers.cpu()[there].long()] = there.int()
-        return place.cuda()
+        row_of = torch.empty(self.rows, dtype=torch.int32)
+        real_rows = (numbers.cpu() < self.rows).nonzero().flatten()
+        row_of[numbers.cpu()[real_rows].long()] = real_rows.int()
+        return row_of.cuda()
 
     @functools.cached_property
     def cut_weights(self) -> Any:
@@ -201,19 +203,19 @@ class Layer:
         return rows.transpose(1, 2).contiguous().view(self.b.dtype)
 
     def column_arguments(self, most: int, align: int) -> dict[str, Any]:
-        """Return the arguments of the kernel whose tiles are transposed by name."""
+        """Return the arguments of the transposed-tile kernel by name."""
         b = self.b
         if self.swiglu:
             b = b.view(EXPERTS, 2, self.n // 8, 8, self.k).transpose(1, 2)
-        made = {"b": b, **self.rows_in_order(most, align)}
-        return made | {
+        arguments = {"b": b, **self.rows_in_order(most, align)}
+        return arguments | {
             "a_ptr": self.a,
-            "out_ptr": made["a"],
-            "num_out": len(made["a"]),
+            "out_ptr": arguments["a"],
+            "num_out": len(arguments["a"]),
             "n_tokens": len(self.a),
             "stride_om": self.k,
             "scales": self.scales.get("scale_ptr"),
-            "more_factors": made["factors"],
+            "more_factors": arguments["factors"],
             "N": self.n,
             "K": self.k,
             "stride_am": self.k,
@@ -222,17 +224,17 @@ class Layer:
         }
 
     def blockwise_arguments(self, block: int, tail: int) -> dict[str, Any]:
-        """Return the arguments of the kernel of fp8 whose rows are in order, and of the one that orders them.
+        """Return the arguments of the fp8 kernel with ordered rows, and of the ordering kernel.
 
-        There is as much room for each block as the largest may have, block + tail.
+        Each block has room for the largest size, block + tail.
         """
-        made = self.column_arguments(block + tail, block + tail)
+        arguments = self.column_arguments(block + tail, block + tail)
         scales, num_scales = self.scales["scale_a_ptr"], self.k // 128
-        real = made["sorted_ptr"].long().clamp(max=self.rows - 1)
+        real = arguments["sorted_ptr"].long().clamp(max=self.rows - 1)
         scale_a = scales[real // EACH if self.first else real].T.contiguous()
-        return made | {
+        return arguments | {
             "scale_a": scale_a,
-            "out_beyond": made["out"],
+            "out_beyond": arguments["out"],
             "scale_ptr": scales,
             "out_scale_ptr": scale_a,
             "scale_b_ptr": self.scales["scale_b_ptr"],
@@ -275,21 +277,21 @@ class Layer:
 
     @property
     def choices(self) -> dict[str, bool]:
-        """What the kernel does besides multiplying."""
+        """Fused work beside multiplying."""
         more = {} if self.weights == "int4" else {"SWIGLU": self.first}
         return {"WEIGHTED": not self.first, **more}
 
     @property
     def block_k(self) -> int:
-        """How much of K a step takes."""
+        """Extent of a step along K."""
         return 128 if self.weights == "fp8" else 64
 
     def check(self, name: str, run: Run) -> bool:
-        """Return whether a launch is right for some experts, over results that were poisoned."""
+        """Return whether a launch is right for some experts, over poisoned results."""
         import torch
 
-        for each in (run.out, *(() if run.staged is None else (run.staged,))):
-            each.view(torch.uint8).fill_(0xFF)  # NaN in every format
+        for tensor in (run.out, *(() if run.staged is None else (run.staged,))):
+            tensor.view(torch.uint8).fill_(0xFF)  # NaN in every format
         run()
         out = run.results(self.rows)
         if out.isnan().any():

@@ -1,15 +1,15 @@
-"""Grouped GEMM of groups that differ in M, N, K and strides, against Triton and a cuBLAS call for each.
+"""Grouped GEMM with groups of different M, N, K and strides, against Triton and cuBLAS calls.
 
     aotc build benchmarks/grouped_gemm.toml -o dist
     python benchmarks/grouped_gemm.py dist/grouped_gemm.aotc [--groups N] [--no-triton] [--rows N,…]
         [--as-given] [--json FILE]
 
-aotc and Triton compile the same source, `kernels/grouped_gemm.py`, which makes the tensor maps of a group
-in the kernel; both get scratch memory for them. A launch is of two kernels: the first orders the groups
-by their K, unless they are to be computed `--as-given`. Each picks its best configuration first; then the best
-ones and cuBLAS run in turn, and ratios are taken round by round. The same is done of one large group, the
-rate of a dense product by the same kernel. Every configuration is held against float64 before it is
-timed. Data are random, results are poisoned.
+aotc and Triton compile the same source, `kernels/grouped_gemm.py`, with tensor maps of a group
+made in the kernel; both get scratch memory for them. A launch is two kernels: the first sorts
+the groups by K, unless they are computed `--as-given`. Each peer picks its fastest configuration
+first. Then these and cuBLAS run in turn, and ratios are taken round by round. The same runs on
+one large group, for the kernel's rate on a dense product. Every configuration is checked against
+float64 before it is timed. Data are random, results are poisoned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DENSE = (((8192, 8192, 4096),), ((8192, 8192, 4104),))
 TRITON_CONFIGS = ((128, 4, 4), (128, 8, 4), (256, 8, 3))
 # How many programs go through the tiles, for each SM.
 PROGRAMS = (1, 2)
-ORDERED = 64  # groups that a program of Triton's orders
+ORDERED = 64  # groups sorted by one of Triton's programs
 
 Size = tuple[int, int, int]
 
@@ -61,7 +61,7 @@ class Groups:
         self.c = [self._rows(m, n, padding * (index % 2)) for index, (m, n, _) in enumerate(sizes)]
         kinds = (self.a, self.b, self.c)
         self.pointers = [
-            torch.tensor([each.data_ptr() for each in kind], dtype=torch.int64, device="cuda")
+            torch.tensor([tensor.data_ptr() for tensor in kind], dtype=torch.int64, device="cuda")
             for kind in kinds
         ]
         strides = [[kind[index].stride(0) for kind in kinds] for index in range(len(sizes))]
@@ -76,8 +76,8 @@ class Groups:
     def _rows(rows: int, columns: int, padding: int) -> Any:
         import torch
 
-        made = torch.randn(rows, columns + padding, device="cuda", dtype=torch.bfloat16)
-        return made[:, :columns]
+        tensor = torch.randn(rows, columns + padding, device="cuda", dtype=torch.bfloat16)
+        return tensor[:, :columns]
 
     def arguments(self, programs: int, num_ctas: int = 1) -> list[Any]:
         """Return the arguments of the kernel, for so many programs of some CTAs on as many SMs."""
@@ -86,17 +86,17 @@ class Groups:
 
     @property
     def to_order(self) -> list[Any]:
-        """The arguments of the kernel that orders the groups."""
+        """The arguments of the sorting kernel."""
         return [self.numbers[0], self.order, len(self.sizes)]
 
     def check(self, name: str, launch: Launch) -> bool:
-        """Return whether a launch is right, over results that were poisoned."""
-        for each in self.c:
-            each.fill_(float("nan"))
+        """Return whether a launch is right, over poisoned results."""
+        for tensor in self.c:
+            tensor.fill_(float("nan"))
         launch()
         for a, b, c in zip(self.a, self.b, self.c, strict=True):
             expected = a.double() @ b.double().T
-            # bf16 rounds to 2^-9 of a value; sums of products are off by less than that of their size.
+            # bf16 rounds to 2^-9 of a value; sums of products have a smaller error of their size.
             error = (c.double() - expected).abs().max() / expected.abs().max()
             if not error < 2**-8:
                 print(f"    {name} is wrong by {error:.3g} of the largest result", file=sys.stderr)
@@ -129,7 +129,7 @@ def aotc_candidates(
 
 
 def triton_candidates(groups: Groups, *, as_given: bool) -> Iterator[tuple[str, Launch]]:
-    """Yield a launch of each configuration that Triton compiles."""
+    """Yield a launch of each configuration Triton compiles."""
     import torch
     import triton
 
@@ -174,7 +174,7 @@ def measure(
     name = f"{len(sizes)} groups, {groups.flop / 1e12:.2f} TFLOP, first {sizes[0]}"
     print(name, flush=True)
     right = {
-        peer: {label: each for label, each in of_groups(groups) if groups.check(label, each)}
+        peer: {label: launch for label, launch in of_groups(groups) if groups.check(label, launch)}
         for peer, of_groups in candidates.items()
     }
     rates = rates_in_turn(right, groups.flop, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
@@ -199,9 +199,9 @@ def main() -> None:
     }
     if options.no_triton:
         del candidates["triton"]
-    given = sizes_of_groups(options.groups)
+    option_sizes = sizes_of_groups(options.groups)
     of_lines = sizes_of_groups(options.groups, 64)
-    works: list[Sequence[Size]] = [given, of_lines, *DENSE]
+    works: list[Sequence[Size]] = [option_sizes, of_lines, *DENSE]
     chosen = range(len(works)) if options.rows is None else map(int, options.rows.split(","))
     rows = [measure(works[number], candidates) for number in chosen]
     if options.json:

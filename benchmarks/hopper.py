@@ -3,14 +3,15 @@
     aotc build benchmarks/hopper.toml -o dist
     python benchmarks/hopper.py dist/hopper_grid.aotc [--work descriptors small …] [--json FILE]
 
-For every workload each peer first picks its best configuration: aotc of the archive's, Triton of its
-own for the same source files, cuBLAS (through torch) by its heuristic. Every candidate is held against
-a product in fp64 before it is timed; what fails is reported and left out. Then the best ones run in
-turn, and ratios are taken round by round. A ratio above 1 means that aotc is faster.
+For every workload each peer first picks its fastest configuration: aotc from the archive, Triton
+from its own for the same source files, cuBLAS (through torch) by its heuristic. Every candidate
+is checked against a product in fp64 before it is timed; failures are reported and left out. Then
+the fastest ones run in turn, and ratios are taken round by round. A ratio above 1 means aotc is
+faster.
 
-A workload is measured by another process (`hopper_measure.py`). One that hangs or loses the GPU
-costs the candidate it was at, which is not tried again. Results are kept in --json after each
-workload; those that are there already are not measured again, unless --again says so.
+A workload is measured by another process (`hopper_measure.py`). A hang or a lost GPU costs the
+current candidate, and it is not tried again. Results are written to --json after each workload.
+Finished workloads are not measured again, unless --again is given.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MAX_PROCESSES = 20
 
 
 class Results:
-    """Rows by workload, and candidates that must not be tried again; kept in a file, if there is one.
+    """Rows by workload, and candidates not to be tried again; stored in a file, if there is one.
 
     Rows and candidates of another archive do not count.
     """
@@ -45,27 +46,27 @@ class Results:
     def __init__(self, archive: Path, path: Path | None, *, again: bool) -> None:
         self.path = path
         self.archive = hashlib.sha256(archive.read_bytes()).hexdigest()
-        kept = json.loads(path.read_text()) if path and path.exists() else {}
-        same = kept.get("archive") == self.archive
-        self.rows: dict[str, Any] = kept["rows"] if same and not again else {}
-        self.bad: list[str] = kept["bad"] if same else []
+        stored = json.loads(path.read_text()) if path and path.exists() else {}
+        same = stored.get("archive") == self.archive
+        self.rows: dict[str, Any] = stored["rows"] if same and not again else {}
+        self.bad: list[str] = stored["bad"] if same else []
 
     def write(self) -> None:
-        """Put what there is into the file, whole or not at all."""
+        """Write the results to the file atomically."""
         if self.path is None:
             return
         content = {"archive": self.archive, "rows": self.rows, "bad": self.bad}
-        beside = self.path.with_suffix(".tmp")
-        beside.write_text(json.dumps(content, indent=2) + "\n")
-        beside.replace(self.path)
+        unfinished = self.path.with_suffix(".tmp")
+        unfinished.write_text(json.dumps(content, indent=2) + "\n")
+        unfinished.replace(self.path)
 
 
 class Child:
-    """A process that measures, and says so in lines of JSON."""
+    """A measuring process, with progress in lines of JSON."""
 
     def __init__(self, command: list[str], task: dict[str, Any]) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        # A group of its own: what it started holds its output open, and must end with it.
+        # Its own process group: children hold its output open, and must end with it.
         self.process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
         self.process.stdin.write(json.dumps(task))
         self.process.stdin.close()
@@ -85,7 +86,7 @@ class Child:
         return self.process.wait()
 
     def lines(self, quiet_seconds: float) -> Iterator[dict[str, Any]]:
-        """Yield what it says, until it ends, or is ended for being quiet for too long."""
+        """Yield its messages until it ends, or is killed after a long silence."""
         while True:
             try:
                 line = self.said.get(timeout=quiet_seconds)
@@ -104,7 +105,7 @@ def measure(
     results: Results,
     quiet_seconds: float = QUIET_SECONDS,
 ) -> None:
-    """Have a task measured by `command`, again without what it was at whenever it is lost."""
+    """Run a task with `command`; after a lost process, retry without its last candidate."""
     for _ in range(MAX_PROCESSES):
         child = Child(command, task | {"done": list(results.rows), "bad": results.bad})
         trying, rows = "", 0
@@ -130,7 +131,7 @@ def measure(
 
 
 def summary(row: dict[str, Any]) -> str:
-    """Return a line of the table: what each peer took, and the ratios with their deciles."""
+    """Return a line of the table: each peer's time, and the ratios with their deciles."""
     speeds = "  ".join(
         f"{peer} {row[peer]['microseconds']:8.1f} us {row[peer]['tflops']:6.1f} TFLOP/s "
         f"{row[peer]['terabytes_per_second']:5.2f} TB/s"

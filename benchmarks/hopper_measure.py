@@ -1,14 +1,13 @@
-"""Measure workloads in this process and say so line by line: the other half of benchmarks/hopper.py.
+"""Measure workloads in this process and report by lines: the other half of benchmarks/hopper.py.
 
-The task is JSON on the input. Every line of output is a JSON object: what is tried, before it is
-tried, so that whoever reads knows where this process hung or died; notes; and the row of each
-workload when it is done.
+The task is JSON on the input. Every line of output is a JSON object: the candidate about to be
+tried, so a hang or crash has a name; notes; and the finished row of each workload.
 
-Each call stands by itself between two events, as those of the other peers beside it. It is a CUDA
-graph of one, and queued while the GPU spins, so that a peer is charged for the GPU's time and not for
-the host's; or on demand the host's own call, and what an idle GPU waits for it. Large
-products run into the GPU's limit of power, where clocks fall; they follow many calls, so peers in turn
-have the same. A pause before each call lets them recover.
+Each call is timed alone between two events, like the other peers' calls beside it. It is a CUDA
+graph of one launch, queued while the GPU spins, so the host's time does not count. On demand it
+is the host's own call, and an idle GPU's wait for it counts. Large products reach the GPU's
+power limit, and clocks fall. They follow many calls, so peers in turn have the same clocks. A
+pause before each call lets the clocks recover.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ Bind = Callable[[Arguments], Launch]
 
 @dataclass
 class Task:
-    """What is to be measured: items, without what is `done`, and without candidates that are `bad`.
+    """Workloads to measure, without the `done` ones and without `bad` candidates.
 
     `seconds` are for tuning, of each peer and workload. Calls are replays of `graphs`, or as the host
     makes them; the GPU rests for `pause_seconds` before each.
@@ -65,7 +64,7 @@ class Task:
     bad: list[str]
 
     def may_try(self, name: str) -> bool:
-        """Say that `name` is tried, unless it is known to be bad."""
+        """Report the try of `name` and return True, or False for a bad candidate."""
         if name in self.bad:
             return False
         tell(trying=name)
@@ -73,7 +72,7 @@ class Task:
 
 
 def tell(**line: object) -> None:
-    """Write one line for whoever reads."""
+    """Write one line for the reader."""
     print(json.dumps(line), flush=True)
 
 
@@ -86,7 +85,7 @@ def graphed(calls: list[Launch], turns: Iterator[int]) -> Launch:
     stream.wait_stream(torch.cuda.current_stream())
     graphs: list[torch.cuda.CUDAGraph] = []
     with torch.cuda.stream(stream):
-        calls[0]()  # what a first launch in a stream sets up is no part of a graph
+        calls[0]()  # set-up at a stream's first launch is no part of a graph
         for call in calls:
             graphs.append(torch.cuda.CUDAGraph())
             graphs[-1].capture_begin()
@@ -99,7 +98,7 @@ def graphed(calls: list[Launch], turns: Iterator[int]) -> Launch:
 
 
 def problem(call: Launch, work: Work) -> str:
-    """Return what is wrong with the result of a call on the first operands, if anything."""
+    """Return the error in a call's result on the first operands, if any."""
     first = work.sets[0]
     for layer in layers_of(first):
         layer[work.out].fill_(float("nan"))
@@ -112,7 +111,7 @@ def problem(call: Launch, work: Work) -> str:
 
 
 def sensible(config: dict[str, Any], work: Work) -> bool:
-    """Return whether a config is worth a try: blocks not far larger than what there is to do."""
+    """Return whether a config is worth a try: blocks not far larger than the problem."""
     if "SPLIT_K" in config and "NUM_SMS" not in config:
         rows = min(256, max(16, 1 << (work.m - 1).bit_length()))
         tiles = -(-work.m // config["BLOCK_M"]) * -(-work.n // config["BLOCK_N"])
@@ -122,7 +121,7 @@ def sensible(config: dict[str, Any], work: Work) -> bool:
 
 
 def workspace_elems(config: dict[str, Any], work: Work) -> int:
-    """Return how many fp32 sums programs that share tiles leave for one another."""
+    """Return the number of fp32 partial sums of programs sharing tiles."""
     width = config.get("COLUMNS", config["BLOCK_N"])
     tiles = -(-work.m // config["BLOCK_M"]) * -(-work.n // width)
     split = tiles % config["NUM_SMS"] if "NUM_SMS" in config else tiles
@@ -130,7 +129,7 @@ def workspace_elems(config: dict[str, Any], work: Work) -> int:
 
 
 def shared_by_parts(work: Work, library) -> None:
-    """Give every set the workspace and counters that programs which share tiles need."""
+    """Give every set the workspace and counters of programs sharing tiles."""
     configs = [config for name in work.kernels for config in built(library[name])]
     configs += [config for name in work.triton for config in hopper_triton.CONFIGS[name]]
     configs = [config for config in configs if config.get("SPLIT_K", 1) > 1]
@@ -143,14 +142,14 @@ def shared_by_parts(work: Work, library) -> None:
 
 
 def of_layers(bind: Bind) -> Bind:
-    """Return what launches for all layers of a set, one after the other."""
+    """Return a function launching all layers of a set in order."""
 
     def bound(args: Arguments) -> Launch:
         launches = [bind(layer) for layer in layers_of(args)]
 
         def launch() -> None:
-            for each in launches:
-                each()
+            for layer_launch in launches:
+                layer_launch()
 
         return launches[0] if len(launches) == 1 else launch
 
@@ -158,7 +157,7 @@ def of_layers(bind: Bind) -> Bind:
 
 
 def aotc_calls(work: Work, library) -> Iterator[tuple[str, Bind]]:
-    """Yield what the archive has for a workload."""
+    """Yield the archive's candidates for a workload."""
     for name in work.kernels:
         kernel = library[name]
         names = [param.name for param in kernel.info.params]
@@ -167,14 +166,14 @@ def aotc_calls(work: Work, library) -> Iterator[tuple[str, Bind]]:
                 continue
 
             def bind(args: Arguments, kernel=kernel, config=config, names=names) -> Launch:
-                passed = [args[each] for each in names]
+                passed = [args[name] for name in names]
                 return partial(kernel.launch, passed, config=config, pdl=bool(config.get("PDL")))
 
             yield f"{name} {json.dumps(config)}", of_layers(bind)
 
 
 def triton_calls(work: Work, task: Task) -> Iterator[tuple[str, Bind]]:
-    """Yield what Triton compiles of the same sources, once all of it is compiled."""
+    """Yield Triton's candidates from the same sources, once all are compiled."""
     if not task.may_try(f"{work.name}: triton"):
         return
     started = time.monotonic()
@@ -217,12 +216,12 @@ def choose(
     task: Task,
     yardstick: Choice | None = None,
 ) -> Choice | None:
-    """Try every candidate `count` times, as far as the time goes; rank the best ones in turn.
+    """Try every candidate `count` times within the time; rank the fastest ones in turn.
 
-    Each is timed in turn with the yardstick, if there is one: a GPU that grows hot would otherwise
-    prefer what is tried first.
+    Each is timed in turn with the yardstick, if there is one. A warming GPU would otherwise
+    favour the first candidates.
     """
-    kept: list[tuple[float, str, Launch]] = []
+    finalists: list[tuple[float, str, Launch]] = []
     failed = tried = 0
     end = time.monotonic() + task.seconds
     for key, bind in candidates:
@@ -243,10 +242,12 @@ def choose(
             tell(note=f"{work.name}: {name}: {type(error).__name__}: {str(error)[:200]}")
             survive()
             continue
-        kept = sorted([*kept, (took, key, launch)], key=lambda each: each[0])[:FINALISTS]
-    if not kept:
+        finalists = sorted([*finalists, (took, key, launch)], key=lambda finalist: finalist[0])[
+            :FINALISTS
+        ]
+    if not finalists:
         return None
-    launches = {key: launch for _, key, launch in kept}
+    launches = {key: launch for _, key, launch in finalists}
     ranking = ranked(launches, TRIALS, 1, task.pause_seconds, ahead=task.graphs)
     for took, key in ranking:
         tell(note=f"    {peer:7} {1e3 * took:8.1f} us  {key}")
@@ -267,7 +268,7 @@ def survive() -> None:
 
 
 def spread(of: list[float], to: list[float]) -> dict[str, float]:
-    """Return median and deciles of what `of` takes as a multiple of `to`, round by round."""
+    """Return median and deciles of the ratio of `of` to `to`, round by round."""
     ratios = [a / b for a, b in zip(of, to, strict=True)]
     deciles = statistics.quantiles(ratios, n=10)
     return {"median": statistics.median(ratios), "low": deciles[0], "high": deciles[-1]}

@@ -1,8 +1,8 @@
 """Triton as a peer of benchmarks/hopper.py: the same source files, compiled by it, with its configs.
 
-Arguments, grids and the blocks of descriptors follow from benchmarks/hopper.toml, so both compilers
-are asked for the same. Configurations are compiled by other processes first, into the cache that
-this one then reads: Triton takes seconds for each, and some it cannot compile end the process.
+Arguments, grids and the blocks of descriptors follow from benchmarks/hopper.toml, so both
+compilers get the same problem. Other processes compile the configurations into the cache first.
+Triton takes seconds for each, and some failures end the process.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def _grid(**axes: Iterable[object]) -> list[Config]:
 
 
 def _persistent(block_k: int) -> list[Config]:
-    """Return what Triton's own persistent tutorial tunes over.
+    """Return the tuning space of Triton's persistent tutorial.
 
-    Specialised warps are not among it: Triton 3.6 specialises on Hopper with num_warps = 4 only, and
-    there fails on a descriptor's store.
+    Warp specialisation is not included: Triton 3.6 specialises on Hopper with num_warps = 4
+    only, and fails there on a descriptor's store.
     """
-    found = _grid(
+    configs = _grid(
         BLOCK_M=[128],
         BLOCK_N=[256, 128],
         BLOCK_K=[block_k],
@@ -48,14 +48,14 @@ def _persistent(block_k: int) -> list[Config]:
     )
     return [
         config
-        for config in found
+        for config in configs
         if config["EPILOGUE_N"] in (config["BLOCK_N"], config["BLOCK_N"] // 2)
         and config["BLOCK_M"] * config["BLOCK_N"] <= 4096 * config["num_warps"]
     ]
 
 
 def _small(**axes: Iterable[object]) -> list[Config]:
-    """Return a grid, each also with launches that overlap."""
+    """Return a grid, each also with overlapping launches."""
     return [
         config | {"PDL": overlap, "launch_pdl": overlap}
         for config in _grid(**axes)
@@ -198,7 +198,9 @@ def _function(table: dict[str, Any]):
     return getattr(importlib.import_module(module), function)
 
 
-def _passed(table: dict[str, Any], args: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+def _passed(
+    table: dict[str, Any], args: dict[str, Any], constants: dict[str, Any]
+) -> dict[str, Any]:
     """Return the kernel's arguments, descriptors made of tensors, with constants and options."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -207,22 +209,24 @@ def _passed(table: dict[str, Any], args: dict[str, Any], known: dict[str, Any]) 
         passed[name] = args[name]
         if kind.startswith("tensordesc<"):
             extents = kind[kind.index("[") + 1 : kind.index("]")].split(",")
-            block = [known[extent] if extent in known else int(extent) for extent in extents]
+            block = [
+                constants[extent] if extent in constants else int(extent) for extent in extents
+            ]
             passed[name] = TensorDescriptor.from_tensor(args[name], block)
-    return passed | known
+    return passed | constants
 
 
 def launcher(name: str, config: Config) -> Callable[[dict[str, Any]], Callable[[], object]]:
     """Return a function from arguments by name to a launch of a kernel on them."""
     table = kernels()[name]
-    known = table.get("constants", {}) | config
+    constants = table.get("constants", {}) | config
     function = _function(table)
     rules = {"cdiv": lambda a, b: -(-a // b), "min": min, "max": max}
 
     def bind(args: dict[str, Any]) -> Callable[[], object]:
-        values = {**args, **known}
+        values = {**args, **constants}
         extents = tuple(eval(text, rules, values) for text in table["grid"])
-        return partial(function[extents], **_passed(table, args, known))
+        return partial(function[extents], **_passed(table, args, constants))
 
     return bind
 
@@ -231,16 +235,16 @@ def _warm(name: str, config: Config, args: dict[str, Any]) -> str:
     """Compile a configuration into the cache; tensors are given by shape and dtype."""
     import torch
 
-    made = {
+    fake_args = {
         key: torch.empty(value[0], dtype=getattr(torch, value[1]), device="cuda")
         if isinstance(value, tuple)
         else value
         for key, value in args.items()
     }
     table = kernels()[name]
-    known = table.get("constants", {}) | config
+    constants = table.get("constants", {}) | config
     try:
-        _function(table).warmup(grid=(1,), **_passed(table, made, known))
+        _function(table).warmup(grid=(1,), **_passed(table, fake_args, constants))
     except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
         return f"{type(error).__name__}: {str(error)[:200]}"
     return ""
@@ -249,7 +253,7 @@ def _warm(name: str, config: Config, args: dict[str, Any]) -> str:
 def compiled(
     points: Iterable[tuple[str, Config]], args: dict[str, Any], folder: str
 ) -> Iterator[tuple[str, Config, str]]:
-    """Yield kernels and configurations, compiled into `folder`, and what was wrong, if anything."""
+    """Yield kernels and configurations, compiled into `folder`, and the error, if any."""
     os.environ["TRITON_CACHE_DIR"] = folder
     import torch
 

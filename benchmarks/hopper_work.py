@@ -1,8 +1,8 @@
 """The workloads of benchmarks/hopper.py: operands, the right answer, and the library's own product.
 
-A workload hands out arguments by the names that the kernels' parameters have, so that one table
-serves every kernel that can do it, whoever compiles it. Operands are normally distributed, and there
-are as many sets of them as it takes for none to be found in the L2 again.
+A workload names its arguments after the kernels' parameters, so one table serves every kernel
+for it, compiled by either compiler. Operands are normally distributed. There are enough sets of
+them to miss the L2 on every launch.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ Arguments = dict[str, Any]
 class Work:
     """A workload on the GPU: `products` of (M, K) and (K, N).
 
-    `make` makes a set of arguments, `exact` is its result in fp64, `library` binds arguments
-    to the library's, which puts it into the argument `out`. A set may be of several "layers", each
-    with arguments for a launch of its own. `kernels` are those of the archive that can do the work, and `triton` those that Triton compiles,
-    too. What only the library reads, such as weights in a type that it can multiply, is `library_alone`:
-    it does not count as bytes read. A result may be off by `relative` of itself, for being rounded to bf16, and by `tolerance` of
-    the typical size of results, for how it is summed.
+    `make` makes a set of arguments, `exact` is its result in fp64, `library` binds arguments to
+    the library's product into the argument `out`. A set may be of several "layers", each with
+    arguments for its own launch. `kernels` are from the archive, and `triton` is the subset
+    compiled by Triton too. Arguments for the library alone, such as weights converted to a
+    supported type, are `library_alone`: they do not count as bytes read. A result may be off by
+    `relative` of itself, for rounding to bf16. It may also be off by `tolerance` of the typical
+    result, for the order of summation.
     """
 
     name: str
@@ -61,7 +62,12 @@ class Work:
     def __post_init__(self) -> None:
         first = self.make()
         read = [layer.items() for layer in layers_of(first)]
-        values = [value for each in read for name, value in each if name not in self.library_alone]
+        values = [
+            value
+            for arguments in read
+            for name, value in arguments
+            if name not in self.library_alone
+        ]
         tensors = {v.data_ptr(): v for v in values if isinstance(v, torch.Tensor)}
         self.nbytes = sum(tensor.nbytes for tensor in tensors.values())
         count = max(2, min(MAX_SETS, math.ceil(2.5 * L2_BYTES / self.nbytes)))
@@ -82,7 +88,7 @@ class Work:
 
 
 def layers_of(args: Arguments) -> list[Arguments]:
-    """Return the arguments of each launch that a set is for."""
+    """Return the arguments of each launch for a set."""
     return args.get("layers", [args])
 
 
@@ -112,7 +118,7 @@ def _linear(
     kernels: tuple[str, ...],
     triton: tuple[str, ...] = (),
 ) -> Work:
-    """Return rows times the transpose of weights, in bf16: what a linear layer is."""
+    """Return rows times the transpose of weights, in bf16: a linear layer."""
     m, n, k = shape
 
     return Work(
@@ -142,7 +148,7 @@ def _small(m: int) -> Work:
 
 
 def _chain(m: int, size: int = 8192, count: int = 8) -> Work:
-    """Return layers of few rows, each with weights of its own and the rows that the last one stored."""
+    """Return layers of few rows, each with its own weights and the last one's output as input."""
 
     def make() -> Arguments:
         rows, layers = _normal(m, size), []
@@ -165,7 +171,7 @@ def _chain(m: int, size: int = 8192, count: int = 8) -> Work:
     return Work(
         *(f"chain {m}", m, size, size, kernels, make, exact, library, kernels),
         products=count,
-        tolerance=0.1,  # every layer rounds to bf16, on the grounds of what the last one rounded
+        tolerance=0.1,  # every layer rounds its bf16 input again
     )
 
 
@@ -176,8 +182,8 @@ def _pointers(size: int) -> Work:
         a, b, out = _normal(size, size), _normal(size, size), _empty(size, size)
         pointers = {"a_ptr": a, "b_ptr": b, "bias_ptr": out, "residual_ptr": out, "out_ptr": out}
         strides = dict.fromkeys(("stride_am", "stride_bk", "stride_om"), size)
-        ones = dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), 1)
-        return {**pointers, "M": size, "N": size, "K": size, **strides, **ones}
+        unit_strides = dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), 1)
+        return {**pointers, "M": size, "N": size, "K": size, **strides, **unit_strides}
 
     return Work(
         *(f"pointers {size}", size, size, size, ("matmul",), make),
@@ -271,7 +277,7 @@ def _weight_only(size: int) -> Work:
 
 
 def _int4(m: int, size: int = 8192, group: int = 128) -> Work:
-    """Return few rows times weights of 4 bits, of which a group has a scale; see `unpacked_int4`."""
+    """Return few rows times 4-bit weights, with a scale for each group; see `unpacked_int4`."""
 
     def make() -> Arguments:
         numbers = torch.randint(0, 16, (size, size // 8, 8), device="cuda")
@@ -302,8 +308,8 @@ def _awq(size: int, group: int) -> tuple[torch.Tensor, ...]:
     scales = (_scales(size // group, size) / 8).to(BF16)
     element = torch.arange(8, device="cuda")
     numbers = (packed[:, :, None] >> element // 2 * 4 + element % 2 * 16 & 15).reshape(size, size)
-    each_zero, each = (of.T.repeat_interleave(group, 1) for of in (zeros, scales))
-    return packed, zeros, scales, (numbers - each_zero) * each
+    each_zero, scale_of = (of.T.repeat_interleave(group, 1) for of in (zeros, scales))
+    return packed, zeros, scales, (numbers - each_zero) * scale_of
 
 
 def _int4_zeros(m: int, size: int = 8192, group: int = 128) -> Work:
@@ -333,7 +339,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def _mxfp4(m: int, size: int = 8192) -> Work:
-    """Return rows times weights of mxfp4, whose values bf16 holds exactly."""
+    """Return rows times weights of mxfp4: bf16 holds their values exactly."""
 
     def make() -> Arguments:
         table = torch.tensor((*_E2M1, *(-value for value in _E2M1)), device="cuda", dtype=BF16)
@@ -358,7 +364,7 @@ def _mxfp4(m: int, size: int = 8192) -> Work:
 
 
 def _wrapped(words: torch.Tensor) -> torch.Tensor:
-    """Return unsigned words of 32 bits, which are int64, as int32."""
+    """Return unsigned 32-bit words, stored as int64, as int32."""
     return torch.where(words < 1 << 31, words, words - (1 << 32)).to(torch.int32)
 
 
@@ -371,13 +377,13 @@ def _swiglu(m: int, n: int, k: int) -> Work:
         return {**operands, "M": m, "N": n, "K": k}
 
     def exact(args: Arguments) -> torch.Tensor:
-        both = args["a"].double() @ args["b"].double().T
-        return silu(both[:, :n]) * both[:, n:]
+        product = args["a"].double() @ args["b"].double().T
+        return silu(product[:, :n]) * product[:, n:]
 
     def library(args: Arguments) -> Callable[[], object]:
         def launch() -> None:
-            both = torch.mm(args["a"], args["b"].T, out=args["both"])
-            torch.mul(silu(both[:, :n]), both[:, n:], out=args["c"])
+            product = torch.mm(args["a"], args["b"].T, out=args["both"])
+            torch.mul(silu(product[:, :n]), product[:, n:], out=args["c"])
 
         return launch
 
@@ -409,7 +415,9 @@ ITEMS: dict[str, dict[str, Callable[[], Work]]] = {
     "small": {f"small {m}": lambda m=m: _small(m) for m in (1, 4, 16, 64)},
     "chain": {f"chain {m}": lambda m=m: _chain(m) for m in (1, 4, 16, 64)},
     "fp8": {f"fp8 {n}": lambda n=n: _fp8(n) for n in (4096, 8192)},
-    "shapes": {shape.name: lambda at=at: _shape(at) for at, shape in enumerate(SHAPES)},
+    "shapes": {
+        shape.name: lambda number=number: _shape(number) for number, shape in enumerate(SHAPES)
+    },
     "blockwise": {f"blockwise {n}": lambda n=n: _blockwise(n) for n in (4096, 8192)},
     "weight-only": {f"weight-only int8 {n}": lambda n=n: _weight_only(n) for n in (4096, 8192)},
     "int4": {f"int4 {m}": lambda m=m: _int4(m) for m in (1, 16, 64)},

@@ -1,12 +1,12 @@
-"""How many files of a random sample `aotc init` writes a manifest for that builds without an edit.
+"""Share of a random sample of files with an `aotc init` manifest that builds unedited.
 
 Run: `python benchmarks/init_sample.py FOLDER… --seed 9 --count 21 [--all-variants] [--verify]`
 
-The folders hold unpacked packages. Files with kernels are drawn with the seed and shown; a file
-counts if at least 90 % of its kernels build from its manifest without an edit: the first variant of
-each is compiled to a cubin, or all of them with `--all-variants`. With `--verify` the first launch of
-that variant that stores something must also agree with the interpreter. Functions that only kernels call, and those for other
-vendors, are no kernels. The reasons for all others are printed.
+The folders hold unpacked packages. Files with kernels are drawn with the seed and shown. A file
+counts if at least 90 % of its kernels build from its manifest unedited: the first variant of
+each is compiled to a cubin, or all of them with `--all-variants`. With `--verify`, the variant's
+first launch with a store must also agree with the interpreter. Device functions, and kernels for
+other vendors, do not count. The reasons for all other files are printed.
 """
 
 # pyright: reportPrivateUsage=false
@@ -55,7 +55,7 @@ _HELPER = "it is for other kernels to call"
 
 
 def main() -> None:
-    """Draw files, write and build a manifest for each, and print which count."""
+    """Draw files, write and build a manifest for each, and print whether it counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--seed", type=int, default=9)
@@ -64,14 +64,20 @@ def main() -> None:
     parser.add_argument("--verify", action="store_true", help="compare launches as well")
     parser.add_argument("--seconds", type=int, default=60, help="for the launches of a kernel")
     args = parser.parse_args()
-    files = sorted(str(one) for folder in args.folders for one in folder.rglob("*.py"))
-    files = [one for one in files if not _VENDORS.search(one) and _may_have_kernels(one)]
+    files = sorted(
+        str(python_file) for folder in args.folders for python_file in folder.rglob("*.py")
+    )
+    files = [
+        python_file
+        for python_file in files
+        if not _VENDORS.search(python_file) and _may_have_kernels(python_file)
+    ]
     random.Random(args.seed).shuffle(files)
     sample = sorted(islice(filter(_has_kernels, files), args.count))
     print(f"{len(sample)} of {len(files)} files, seed {args.seed}, by {aotc.__file__}")
     seconds = args.seconds if args.verify else 0
-    made = _all_built if args.all_variants else lambda path: _first_built(path, seconds)
-    counted = sum(_counts(file, made) for file in sample)
+    count_built = _all_built if args.all_variants else lambda path: _first_built(path, seconds)
+    counted = sum(_counts(file, count_built) for file in sample)
     print(f"{counted} of {len(sample)} files count")
 
 
@@ -84,29 +90,32 @@ def _has_kernels(file: str) -> bool:
         kernels = check([file], "sm_90a", 1).kernels
     except DiagnosticError:
         return False
-    return any("." not in one.name or "<locals>" in one.name for one in kernels)
+    return any("." not in kernel.name or "<locals>" in kernel.name for kernel in kernels)
 
 
 def _counts(file: str, built: Callable[[Path], tuple[int, list[tuple[str, str]]]]) -> bool:
-    """Print what comes of a file; return whether it counts."""
+    """Print a file's outcome; return whether it counts."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder) / "kernels.toml"
         ran = _aotc("init", str(Path(file).absolute()), "-o", str(manifest))
-        refused = [one.groups() for one in _REFUSED.finditer(ran.stderr)]
+        refused = [match.groups() for match in _REFUSED.finditer(ran.stderr)]
         refused = [(kernel, why) for kernel, why in refused if _HELPER not in why]
         written = manifest.read_text() if manifest.exists() else ""
-        wanted = len(re.findall(r"(?m)^\[\[kernel\]\]", written)) + len(refused)
-        made = wanted - len(refused)
-        if made:
-            made, failed = built(manifest)
+        num_kernels = len(re.findall(r"(?m)^\[\[kernel\]\]", written)) + len(refused)
+        num_written = num_kernels - len(refused)
+        if num_written:
+            num_written, failed = built(manifest)
             refused += failed
-    is_counted = bool(made) and made >= _SHARE * wanted
+    is_counted = bool(num_written) and num_written >= _SHARE * num_kernels
     seconds = time.perf_counter() - start
-    print(f"{'yes' if is_counted else 'NO '} {made}/{wanted} {seconds:5.1f} s {file}", flush=True)
+    print(
+        f"{'yes' if is_counted else 'NO '} {num_written}/{num_kernels} {seconds:5.1f} s {file}",
+        flush=True,
+    )
     for kernel, why in refused:
         print(f"      {kernel}: {why}")
-    if not made and not refused:
+    if not num_written and not refused:
         print(f"      {ran.stderr.strip()[-2000:]}")
     return is_counted
 
@@ -138,11 +147,13 @@ def _problem_of(kernel: KernelSpec, seconds: int) -> str:
     if not seconds:
         return ""
     # Random offsets of sequences mean nothing: others have None for a pointer, or other choices.
-    absent = [one for one in expansion.variants if one.absent != variant.absent]
-    others = [one for one in expansion.variants if one.choices != variant.choices]
+    absent = [candidate for candidate in expansion.variants if candidate.absent != variant.absent]
+    other_choices = [
+        candidate for candidate in expansion.variants if candidate.choices != variant.choices
+    ]
     problem = ""
-    for one in (variant, *absent[:1], *others[-1:]):
-        problem = _disagreement(subject_of(expansion, one), seconds)
+    for candidate in (variant, *absent[:1], *other_choices[-1:]):
+        problem = _disagreement(subject_of(expansion, candidate), seconds)
         if not problem or problem.startswith(("wrong", "fault")):
             break
     return problem
@@ -163,9 +174,9 @@ def _disagreement(subject: Subject, seconds: int) -> str:
 
 
 def _first_launch(subject: Subject) -> Finding | None:
-    """Return what comes of the first launch that stores something, None if there is none."""
+    """Return the outcome of the first launch with a store, None if there is none."""
     options = VerifyOptions()
-    # The parts of `verify_variant`, which runs all launches.
+    # The parts of `verify_variant`; it runs all launches.
     for compiled, condition in variants._members(subject, compile_ptx):  # noqa: SLF001
         if isinstance(compiled, ResourceError):
             continue
@@ -184,7 +195,7 @@ def _first_launch(subject: Subject) -> Finding | None:
 
 @contextmanager
 def _limited(seconds: int) -> Generator[None]:
-    """Raise TimeoutError in code that takes longer."""
+    """Raise TimeoutError in code over the time limit."""
 
     def stop(*_: object) -> None:
         raise TimeoutError
@@ -198,11 +209,13 @@ def _limited(seconds: int) -> Generator[None]:
 
 
 def _all_built(manifest: Path) -> tuple[int, list[tuple[str, str]]]:
-    """Build a manifest; return how many kernels are in its archive, and what failed."""
+    """Build a manifest; return the number of kernels in its archive, and the failures."""
     out = manifest.parent / "dist"
     built = _aotc("build", "--keep-going", "-j", "2", "-o", str(out), str(manifest))
     failed = [("build", line) for line in built.stderr.splitlines() if "error: " in line]
-    return sum(len(archive.read(one).kernels) for one in out.glob("*.aotc")), failed
+    return sum(
+        len(archive.read(archive_path).kernels) for archive_path in out.glob("*.aotc")
+    ), failed
 
 
 def _aotc(*args: str) -> subprocess.CompletedProcess[str]:

@@ -1,18 +1,18 @@
-"""What a launch costs the host: raw driver, aotc from C and from Python, Triton; interleaved.
+"""Host cost of a launch: raw driver, aotc from C and from Python, Triton; interleaved.
 
     aotc build benchmarks/launch.toml -o dist
     python benchmarks/launch.py dist/launch.aotc [--json FILE]
 
-Three kernels, launched over and over with the same arguments: `vector_add` takes pointers,
-`scale_rows` three tensors, of which the launcher encodes maps, and `matmul` pointers that the
-launcher makes maps of, on a condition. What is timed is the CPU until the call returns. `raw` is
-cuLaunchKernelEx in a loop in C, with the function, the dimensions and the parameters that aotc
-passes, encoded maps included: what a perfect caller pays. Batches are shorter than the driver's
-queue (about a thousand launches), and the GPU is idle before each, so nobody waits for it. A
-problem is small on purpose.
+Three kernels are launched over and over with the same arguments: `vector_add` takes pointers,
+`scale_rows` three tensors with maps encoded by the launcher, and `matmul` pointers with
+conditional tensor maps made by the launcher. The CPU time until the call returns is measured.
+`raw` is cuLaunchKernelEx in a loop in C, with aotc's function, dimensions and parameters,
+encoded maps included: the cost of a perfect caller. Batches are shorter than the driver's queue
+(about a thousand launches), and the GPU is idle before each, so the queue never blocks. Problems
+are small on purpose.
 
-`--fake LIBCUDA` runs without a GPU and without torch, on the fake driver of the tests: what is then
-left of a launch is aotc's own share.
+`--fake LIBCUDA` runs without a GPU and without torch, on the fake driver of the tests: the time
+is then aotc's own share.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Decompress = ctypes.CFUNCTYPE(
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a dense tensor is, and what Python callers pass for it."""
+    """Address of a dense tensor, and its Python argument."""
 
     address: int
     dtype: str
@@ -60,9 +60,9 @@ class Memory:
     value: Any
 
     def fake(self, *, is_tensor: bool) -> Tensor | Pointer:
-        """Return what stands in for a tensor without a GPU."""
-        place = self.address, self.dtype
-        return Tensor(*place, self.shape) if is_tensor else Pointer(*place)
+        """Return a stand-in for a tensor without a GPU."""
+        location = self.address, self.dtype
+        return Tensor(*location, self.shape) if is_tensor else Pointer(*location)
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -114,10 +114,10 @@ class CLoops:
             )
         )
 
-    def _checked(self, found: int | None) -> ctypes.c_void_p:
-        if found is None:
+    def _checked(self, handle: int | None) -> ctypes.c_void_p:
+        if handle is None:
             raise SystemExit(self.loops.bench_message().decode())
-        return ctypes.c_void_p(found)
+        return ctypes.c_void_p(handle)
 
     def batches(self, name: str, args: Arguments, *, are_tensors: bool) -> dict[str, Batch]:
         loops, stream = self.loops, ctypes.c_void_p(self.stream)
@@ -126,13 +126,13 @@ class CLoops:
             if isinstance(arg, int):
                 loops.bench_integer(bench, DTYPE_NUMBERS["i32"], ctypes.c_int64(arg))
                 continue
-            place = DTYPE_NUMBERS[arg.dtype], ctypes.c_uint64(arg.address)
+            location = DTYPE_NUMBERS[arg.dtype], ctypes.c_uint64(arg.address)
             if are_tensors:
                 sizes = ctypes.c_int64 * len(arg.shape)
                 lists = sizes(*arg.shape), sizes(*arg.strides)
-                loops.bench_tensor(bench, *place, len(arg.shape), *lists)
+                loops.bench_tensor(bench, *location, len(arg.shape), *lists)
             else:
-                loops.bench_pointer(bench, *place)
+                loops.bench_pointer(bench, *location)
         if loops.bench_record(bench) != 0:
             raise SystemExit(loops.bench_message().decode())
         print(f"{name}: {loops.bench_map_count(bench)} tensor maps")
@@ -188,7 +188,7 @@ def triton_batches(values: dict[str, Memory]) -> dict[str, dict[str, Batch]]:
     blocks = ((a, [32, 64]), (scales, [32]), (c, [32, 64]))
 
     def scale_rows() -> None:
-        described = [TensorDescriptor.from_tensor(*each) for each in blocks]
+        described = [TensorDescriptor.from_tensor(*block) for block in blocks]
         scale_rows_kernel[(2,)](*described, BLOCK_M=32, BLOCK_N=64, num_warps=4)
 
     grid = (triton.cdiv(SIZE * SIZE, 1024),)
@@ -225,22 +225,22 @@ def memory_on_gpu() -> dict[str, Memory]:
     import torch
 
     kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    found: dict[str, Memory] = {}
+    memories: dict[str, Memory] = {}
     for name, (dtype, shape) in _TENSORS.items():
         value = torch.randn(*shape, device="cuda").to(kinds[dtype])
-        found[name] = Memory(value.data_ptr(), dtype, shape, value)
-    return found
+        memories[name] = Memory(value.data_ptr(), dtype, shape, value)
+    return memories
 
 
 def memory_on_fake(driver: ctypes.CDLL) -> dict[str, Memory]:
     driver.fake_cuda_primary_context.restype = ctypes.c_void_p
     driver.fake_cuda_set_current(ctypes.c_void_p(driver.fake_cuda_primary_context(0)))
     driver.fake_cuda_set_recording(0)
-    found: dict[str, Memory] = {}
-    for at, (name, (dtype, shape)) in enumerate(_TENSORS.items(), 1):
-        address = at << 16
-        found[name] = Memory(address, dtype, shape, None)
-    return found
+    memories: dict[str, Memory] = {}
+    for index, (name, (dtype, shape)) in enumerate(_TENSORS.items(), 1):
+        address = index << 16
+        memories[name] = Memory(address, dtype, shape, None)
+    return memories
 
 
 def batches_of(path: Path, fake: Path | None) -> dict[str, dict[str, Batch]]:
@@ -255,23 +255,23 @@ def batches_of(path: Path, fake: Path | None) -> dict[str, dict[str, Batch]]:
     library = aotc.load(path, driver=fake)
     loops = CLoops(path, fake, stream)
     triton = triton_batches(values) if fake is None else {}
-    found: dict[str, dict[str, Batch]] = {}
+    batches: dict[str, dict[str, Batch]] = {}
     for name, args in cases(values).items():
         are_tensors = name == _TENSOR_KERNEL
         passed = tuple(
-            each
-            if isinstance(each, int)
-            else each.value
+            arg
+            if isinstance(arg, int)
+            else arg.value
             if fake is None
-            else each.fake(is_tensor=are_tensors)
-            for each in args
+            else arg.fake(is_tensor=are_tensors)
+            for arg in args
         )
-        found[name] = {
+        batches[name] = {
             **loops.batches(name, args, are_tensors=are_tensors),
             **python_batches(library, name, passed),
             **triton.get(name, {}),
         }
-    return found
+    return batches
 
 
 def time_all(

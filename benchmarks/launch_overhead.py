@@ -1,11 +1,11 @@
-"""What a launch costs: Triton's own, or one from an archive beside the loader's call.
+"""Cost of a launch: Triton's own, or one from an archive beside the loader's call.
 
     python benchmarks/launch_overhead.py [ARCHIVE] [--fake LIBCUDA]
 
-Prints, as JSON, the microseconds of launches of kernels of `record_program.py`, and with an archive of
-that program also of the loader's call of the same kernels. Needs torch and a GPU; or, with the fake
-driver of the tests as LIBCUDA, neither: then what is measured is the host's share without the driver,
-of an archive of `launch_overhead.toml`.
+Prints, as JSON, the microseconds of launches of kernels of `record_program.py`. With an archive
+of that program it also times the loader's call of the same kernels. Needs torch and a GPU, or
+the tests' fake driver as LIBCUDA instead. It then times the host's share without the driver, for
+an archive of `launch_overhead.toml`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUM_LAUNCHES, NUM_ROUNDS = 500, 100
 
 
 def main() -> None:
-    """Time all in turn, so that what disturbs one disturbs the others."""
+    """Time all in turn: a disturbance then affects all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archive", nargs="?")
     parser.add_argument("--fake", help="the fake driver's library")
@@ -54,7 +54,7 @@ def main() -> None:
     print(json.dumps(least))
 
 
-Make = Callable[..., Any]  # shape, and where in memory that is aligned -> tensor
+Make = Callable[..., Any]  # shape, and alignment offset -> tensor
 
 
 def _launches(make: Make) -> dict[str, Callable[[], object]]:
@@ -62,7 +62,7 @@ def _launches(make: Make) -> dict[str, Callable[[], object]]:
     import record_program as program
 
     x, y, out, rows = make(64, 1000), make(64, 1000), make(64, 1000), make(64)
-    column, n, stride = make(64, at=3), 64, 1000
+    column, n, stride = make(64, offset=3), 64, 1000
     grid, by_meta = (1,), lambda meta: (-(-n // meta["BLOCK"]),)
     return {
         "column": lambda: program.column[grid](column, rows, n, stride, 1, BLOCK=256),
@@ -81,7 +81,7 @@ def _loader_calls(library: Any, make: Make) -> dict[str, Callable[[], object]]:
     x, y, out, rows, n, stride = make(64, 1000), make(64, 1000), make(64, 1000), make(64), 64, 1000
     passed = {
         "column": {
-            "x_ptr": make(64, at=3),
+            "x_ptr": make(64, offset=3),
             "out_ptr": rows,
             "n": n,
             "stride_x": stride,
@@ -104,11 +104,11 @@ def _loader_calls(library: Any, make: Make) -> dict[str, Callable[[], object]]:
 def _tensors() -> Make:
     import torch
 
-    def make(*shape: int, at: int = 0) -> Any:
-        count = shape[0] * 1000 if at else 1
+    def make(*shape: int, offset: int = 0) -> Any:
+        count = shape[0] * 1000 if offset else 1
         return (
-            torch.randn(count, device="cuda")[at::1000]
-            if at
+            torch.randn(count, device="cuda")[offset::1000]
+            if offset
             else torch.randn(*shape, device="cuda")
         )
 
@@ -116,7 +116,7 @@ def _tensors() -> Make:
 
 
 def _fake_tensors(fake: str) -> Make:
-    """Return what makes tensors on the fake driver, read as fast as torch's."""
+    """Return a factory of tensors on the fake driver, read as fast as torch's."""
     sys.path.insert(0, str(ROOT))
     from tests.support.gpu_arrays import DLTensor, fill, Content, torch  # noqa: I001
 
@@ -148,12 +148,12 @@ def _fake_tensors(fake: str) -> Make:
 
     torch.cuda = type("cuda", (), {"synchronize": staticmethod(lambda: None)})  # type: ignore[attr-defined]
     sys.modules["torch"] = torch
-    made: list[Any] = []
+    tensors: list[Any] = []
 
-    def make(*shape: int, at: int = 0) -> Any:
+    def make(*shape: int, offset: int = 0) -> Any:
         tensor = Tensor()
-        address = (1 + len(made)) * 4096 + 4 * at
-        made.append(fill(tensor, Content(address, "fp32", shape)))
+        address = (1 + len(tensors)) * 4096 + 4 * offset
+        tensors.append(fill(tensor, Content(address, "fp32", shape)))
         return tensor
 
     return make

@@ -1,6 +1,6 @@
-"""Functions of flash-linear-attention for `library_program.py`: those that take long first.
+"""Functions of flash-linear-attention for `library_program.py`, the slowest first.
 
-Sequences are short: what is compiled is the same, and autotuning quicker.
+Sequences are short: the compiled kernels are the same, and autotuning is quicker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HIDDEN = HEADS * WIDTH
 def _attention(
     folder: str, name: str, *gates: str, is_both: bool = True
 ) -> Callable[[], list[Any]]:
-    """Return what runs an operation of `fla.ops` on q, k, v and gates, both ways or forward alone."""
+    """Return a call of an operation of `fla.ops` on q, k, v and gates, both ways or forward alone."""
 
     def run() -> list[Any]:
         function = getattr(importlib.import_module(f"fla.ops.{folder}"), name)
@@ -51,14 +51,14 @@ def _hgrn() -> list[Any]:
 
 
 def _layer(name: str, *sizes: Any, num_inputs: int = 1, **words: Any) -> Callable[[], list[Any]]:
-    """Return what runs a layer of `fla.modules`, both ways."""
+    """Return a call of a layer of `fla.modules`, both ways."""
 
     def run() -> list[Any]:
         layer = getattr(importlib.import_module("fla.modules"), name)(*sizes, **words).to(DEVICE)
         inputs = [made(BATCH, LENGTH, HIDDEN) for _ in range(num_inputs)]
         output = layer(*inputs)
         output = output[0] if isinstance(output, tuple) else output
-        return [*both(output, *inputs), *(one.grad for one in layer.parameters())]
+        return [*both(output, *inputs), *(parameter.grad for parameter in layer.parameters())]
 
     return run
 

@@ -13,7 +13,7 @@ ROWS, COLS = 512, 1024
 
 
 def _op(module: str, name: str, *shapes: tuple[int, ...], extra: tuple[Any, ...] = ()) -> Any:
-    """Return what applies a function to random tensors of these shapes, both ways."""
+    """Return a call of a function on random tensors of these shapes, both ways."""
 
     def run(dtype: torch.dtype = torch.float32) -> list[Any]:
         function = getattr(importlib.import_module(f"liger_kernel.ops.{module}"), name)

@@ -1,10 +1,10 @@
-"""A library's functions in several processes at a time, each of which imports the library once.
+"""Run a library's functions in several processes, each importing the library once.
 
     python library_parts.py LIBRARY OUTPUTS -j N --seconds S [--only NAMES] [--configs K]
 
-Runs `library_program.py` N times; the processes share the functions, and all are ended after S seconds.
-Writes OUTPUTS.json as that does, of all together, with the files of outputs; a function that was not
-done has failed. Imports neither torch nor Triton itself.
+Runs `library_program.py` N times; the processes share the functions, and all are ended after S
+seconds. Writes OUTPUTS.json in the same form, for all together, with the files of outputs. An
+unfinished function has failed. Imports neither torch nor Triton itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Run the functions, and write what happened."""
+    """Run the functions, and write the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("library")
     parser.add_argument("outputs", type=Path)
@@ -29,7 +29,7 @@ def main() -> None:
     options, passed = parser.parse_known_args()
     end = time.perf_counter() + options.seconds
     program = [sys.executable, str(Path(__file__).with_name("library_program.py")), options.library]
-    files = [options.outputs.with_suffix(f".{at}.pt") for at in range(options.j)]
+    files = [options.outputs.with_suffix(f".{part}.pt") for part in range(options.j)]
     with tempfile.TemporaryDirectory() as temporary:
         claims = Path(temporary) / "claims"
         claims.mkdir()
@@ -41,8 +41,8 @@ def main() -> None:
                 process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
             running.append((process, errors))
         problems = [_end(process, errors, end) for process, errors in running]
-    told = _together([file for file in files if file.exists()], problems)
-    Path(f"{options.outputs}.json").write_text(json.dumps(told))
+    record = _together([file for file in files if file.exists()], problems)
+    Path(f"{options.outputs}.json").write_text(json.dumps(record))
 
 
 def _end(process: subprocess.Popen[bytes], errors: Path, end: float) -> str:
@@ -68,7 +68,7 @@ def _together(files: list[Path], problems: list[str]) -> dict[str, Any]:
         "ran": ran,
         "failed": failed,
         "seconds": {name: took for part in parts for name, took in part["seconds"].items()},
-        "launched": sorted({one for part in parts for one in part["launched"]}),
+        "launched": sorted({kernel for part in parts for kernel in part["launched"]}),
         "first_s": min((part["first_s"] for part in parts if part["first_s"]), default=0.0),
         "all_s": max((part["all_s"] for part in parts), default=0.0),
         "files": list(map(str, files)),

@@ -3,16 +3,18 @@
     python library_program.py LIBRARY OUTPUTS [--only NAMES] [--claims DIR] [--configs K]
         [--repeats N [--record DIR] [--lock FILE]] [--expected FILES] [--without-gpu]
 
-Runs functions of a library, forward and backward where it has both, and writes their results to OUTPUTS
-(by torch) and what happened to OUTPUTS.json: seconds to the first result and to the last, from the
-start of the process or from the time in LIBRARY_STARTED, which functions ran and how long they took, why
-others did not, the specialisations that were launched, and the seconds of one more round, of the best of
-N, during which FILE is locked; under the recorder as well, which then writes to a folder. NAMES,
-separated by commas, are those to run. Processes with the same folder of claims share the functions: each
-is run by the first that claims it. Of an autotuner's configs the first K are tried. FILES, separated by
-commas, are outputs to compare with. LIBRARY is a module beside this file: `liger_kernel`, `fla` or
-`sglang`. Needs torch, the library, Triton (or archives in its place) and a GPU; without one, launches do
-nothing.
+Runs functions of a library, forward and backward where it has both, and writes their results to
+OUTPUTS (by torch). OUTPUTS.json gets the seconds to the first result and to the last, from the
+start of the process or from the time in LIBRARY_STARTED. It also gets the functions run with
+their times, the errors of the others, and the launched specialisations. With N repeats it gets
+the seconds of the best extra round, with FILE locked; under the recorder as well, writing to a
+folder.
+
+NAMES, separated by commas, selects functions. Processes with the same folder of claims share the
+functions: each runs in the first process to claim it. Of an autotuner's configs the first K are
+tried. FILES, separated by commas, are outputs to compare with. LIBRARY is a module beside this
+file: `liger_kernel`, `fla` or `sglang`. Needs torch, the library, Triton (or archives in its
+place) and a GPU; without one, launches do nothing.
 """
 
 from __future__ import annotations
@@ -48,21 +50,22 @@ def made(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> 
 def both(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """Return an output, and the gradients of the inputs, of a sum of the output with random weights.
 
-    A sum of squares would not do: of a norm's output it hardly depends on the input, so that the
-    gradient is what rounding leaves of it.
+    A sum of squares would not do: for a norm it hardly depends on the input, so the gradient
+    would be rounding error.
     """
     result = output.detach().clone()  # some functions write gradients over their output
     draw = torch.Generator("cpu").manual_seed(1)
     weights = torch.randn(output.shape, generator=draw).to(output.device)
     (output.float() * weights).sum().backward()
-    return [result, *(one.grad for one in inputs if one.grad is not None)]
+    return [result, *(tensor.grad for tensor in inputs if tensor.grad is not None)]
 
 
-# ---- what is not installed ----------------------------------------------------------------------
+# ---- missing modules
+# -----------------------------------------------------------------------------
 
 
 class _Anything:
-    """A value of a module that is not installed: may be called, decorated with, derived from."""
+    """A value of a missing module: may be called, decorated with, derived from."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
@@ -99,9 +102,9 @@ class _Module(types.ModuleType):
 
 
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Find modules that a library imports for what is not used here: servers, compiled extensions.
+    """Find unused imports of a library: servers, compiled extensions.
 
-    They come last, after all that is installed, and only for the names that are given.
+    This finder comes after all installed modules, and only for the given names.
     """
 
     def __init__(self, *names: str) -> None:
@@ -121,11 +124,12 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-# ---- what is launched ---------------------------------------------------------------------------
+# ---- launches
+# ------------------------------------------------------------------------------------
 
 
 class Watch:
-    """The specialisations that are launched, as Triton makes them, by hooks of its functions.
+    """The launched specialisations, as Triton makes them, by hooks of its functions.
 
     Trials of the autotuner do not count. The last one is taken back if the launch fails.
     """
@@ -158,8 +162,8 @@ class Watch:
         if self._num_trials:
             return
         passed = {**dict(zip(function.arg_names, args)), **kwargs}  # noqa: B905 - defaults follow
-        kept = {*function.arg_names, "num_warps", "num_stages", "num_ctas", "maxnreg"}
-        words = [f"{name}={_word(passed[name])}" for name in sorted(kept & passed.keys())]
+        printed = {*function.arg_names, "num_warps", "num_stages", "num_ctas", "maxnreg"}
+        words = [f"{name}={_word(passed[name])}" for name in sorted(printed & passed.keys())]
         key = f"{function.fn.__module__}.{function.fn.__qualname__}({', '.join(words)})"
         self._last, self._is_new = key, key not in self.seen
         self.seen[key] = None
@@ -194,7 +198,7 @@ def _word(value: Any) -> str:
 
 
 def main() -> None:
-    """Run each function once, then all of those that ran again."""
+    """Run each function once, then rerun all successful ones."""
     options = _options()
     if options.without_gpu:
         global DEVICE  # noqa: PLW0603 - libraries' modules import it
@@ -206,32 +210,34 @@ def main() -> None:
     programs: Programs = importlib.import_module(f"library_{options.library}").PROGRAMS
     names = [*programs] if options.only is None else options.only.split(",")
     outputs, failed = dict[str, Any](), dict[str, str]()
-    told: dict[str, Any] = {"names": names, "first_s": 0.0, "all_s": 0.0, "failed": failed}
-    seconds: dict[str, float] = told.setdefault("seconds", {})
+    record: dict[str, Any] = {"names": names, "first_s": 0.0, "all_s": 0.0, "failed": failed}
+    seconds: dict[str, float] = record.setdefault("seconds", {})
     for name in names:
         if options.claims is not None and not _is_claimed(options.claims / name):
             continue
         torch.manual_seed(0)
         start = time.time()
         try:
-            outputs[name] = [one.detach().cpu() for one in programs[name]()]
+            outputs[name] = [tensor.detach().cpu() for tensor in programs[name]()]
         except Exception as error:  # noqa: BLE001 - which of them run is a result
             watch.failed()
             failed[name] = f"{type(error).__name__}: {error}"
         seconds[name] = time.time() - start
-        told["all_s"] = time.time() - START
-        told["first_s"] = told["first_s"] or (told["all_s"] if outputs else 0.0)
+        record["all_s"] = time.time() - START
+        record["first_s"] = record["first_s"] or (record["all_s"] if outputs else 0.0)
         if options.claims is not None:  # this process may be ended before the next one
-            _write(options.outputs, outputs, {**told, "ran": [*outputs], "launched": [*watch.seen]})
+            _write(
+                options.outputs, outputs, {**record, "ran": [*outputs], "launched": [*watch.seen]}
+            )
     watch.stop()
     ran = [programs[name] for name in outputs]
-    told |= {"ran": [*outputs], "launched": [*watch.seen]}
+    record |= {"ran": [*outputs], "launched": [*watch.seen]}
     if options.repeats:
         with _locked(options.lock):
-            told |= _rounds(ran, options.repeats, options.record)
-    told["errors"] = _errors(outputs, options.expected)
-    _write(options.outputs, outputs, told)
-    print(json.dumps({**told, "launched": len(watch.seen)}))
+            record |= _rounds(ran, options.repeats, options.record)
+    record["errors"] = _errors(outputs, options.expected)
+    _write(options.outputs, outputs, record)
+    print(json.dumps({**record, "launched": len(watch.seen)}))
 
 
 def _options() -> argparse.Namespace:
@@ -269,11 +275,11 @@ def _is_claimed(path: Path) -> bool:
     return True
 
 
-def _write(path: Path, outputs: dict[str, Any], told: dict[str, Any]) -> None:
+def _write(path: Path, outputs: dict[str, Any], record: dict[str, Any]) -> None:
     unfinished = path.with_name(f"{path.name}.unfinished")
     torch.save(outputs, unfinished)
     unfinished.replace(path)
-    unfinished.write_text(json.dumps(told))
+    unfinished.write_text(json.dumps(record))
     unfinished.replace(path.with_name(f"{path.name}.json"))
 
 
@@ -311,7 +317,7 @@ def _rounds(
             if record is not None:
                 jit.JITFunction.run, tuner.Autotuner.run = wrapped if kind != "round_s" else plain
             times[kind].append(_round(programs))
-    return {kind: min(found) for kind, found in times.items()}
+    return {kind: min(samples) for kind, samples in times.items()}
 
 
 def _round(programs: Sequence[Callable[[], object]]) -> float:
@@ -334,32 +340,34 @@ LIMITS = {
 
 
 def _errors(outputs: dict[str, Any], files: Sequence[str]) -> dict[str, float]:
-    """Return by how much outputs differ from those expected: 0 is equal to the bit, 1 what may be.
+    """Return the error of outputs against the expected ones: 0 is bit-equal, 1 is the bound.
 
-    A result may differ by so many units in the last place of its type: by four, of fp32 by two of tf32,
-    which is what dots multiply, of 8 bits by one. That bounds the norm of the difference, relative to
-    the norm, and the largest difference, relative to the largest element. Results of another shape or
-    type, or with NaN or infinity elsewhere, are infinitely far.
+    A result may differ by a few units in the last place of its type: four, for fp32 two of tf32
+    (dots multiply in it), for 8 bits one. This bounds the norm of the difference, relative to
+    the norm, and the largest difference, relative to the largest element. Another shape or type,
+    or NaN or infinity elsewhere, is an infinite error.
     """
-    told: dict[str, float] = {}
+    errors_by_name: dict[str, float] = {}
     for name, expected in (pair for file in files for pair in torch.load(file).items()):
         if name in outputs:
-            got = outputs[name]
-            pairs = zip(expected, got)  # noqa: B905 - their numbers are compared
+            actual = outputs[name]
+            pairs = zip(expected, actual)  # noqa: B905 - their numbers are compared
             errors = [_error(a, b) for a, b in pairs]
-            told[name] = max(errors, default=0.0) if len(got) == len(expected) else float("inf")
-    return told
+            errors_by_name[name] = (
+                max(errors, default=0.0) if len(actual) == len(expected) else float("inf")
+            )
+    return errors_by_name
 
 
-def _error(expected: torch.Tensor, got: torch.Tensor) -> float:
-    if expected.dtype != got.dtype or expected.shape != got.shape:
+def _error(expected: torch.Tensor, actual: torch.Tensor) -> float:
+    if expected.dtype != actual.dtype or expected.shape != actual.shape:
         return float("inf")
-    if torch.equal(expected, got):
+    if torch.equal(expected, actual):
         return 0.0
-    a, b = expected.double(), got.double()
+    a, b = expected.double(), actual.double()
     finite = a.isfinite()
-    places = torch.equal(finite, b.isfinite())
-    if not places or not torch.equal(a[~finite].nan_to_num(), b[~finite].nan_to_num()):
+    same_finite = torch.equal(finite, b.isfinite())
+    if not same_finite or not torch.equal(a[~finite].nan_to_num(), b[~finite].nan_to_num()):
         return float("inf")
     a, b = a[finite], b[finite]
     if torch.equal(a, b):

@@ -1,6 +1,6 @@
-"""Functions of SGLang (0.4.9, whose wheel is Python alone) for `library_program.py`.
+"""Functions of SGLang (0.4.9, a pure Python wheel) for `library_program.py`.
 
-What its modules import beside torch and Triton, servers and compiled extensions, is stood in for.
+Stand-ins replace its modules' other imports: servers and compiled extensions.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _elementwise(
         inputs = [_tensor(*shape) for shape in shapes]
         output = _of("layers.elementwise", name)(*inputs, *extra, **words)
         listed = output if isinstance(output, tuple) else (output,)
-        return [one for one in listed if one is not None]
+        return [tensor for tensor in listed if tensor is not None]
 
     return run
 
@@ -107,10 +107,10 @@ def _bitmask() -> list[Any]:
 def _kv_indices() -> list[Any]:
     kernel = _of("layers.attention.utils", "create_flashinfer_kv_indices_triton")
     table = torch.randperm(4 * 512, device=DEVICE, dtype=torch.int32).view(4, 512)
-    found = torch.zeros(4 * 512, device=DEVICE, dtype=torch.int32)
+    indices = torch.zeros(4 * 512, device=DEVICE, dtype=torch.int32)
     lengths, starts = _indices(100, 512, 7, 300), _indices(0, 100, 612, 619)
-    kernel[(4,)](table, _indices(3, 1, 0, 2), lengths, starts, None, found, table.stride(0))
-    return [found]
+    kernel[(4,)](table, _indices(3, 1, 0, 2), lengths, starts, None, indices, table.stride(0))
+    return [indices]
 
 
 def _awq(name: str) -> Any:

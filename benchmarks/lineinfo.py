@@ -1,4 +1,4 @@
-"""What line tables cost: size of cubins, as they are and compressed, and whether code changes.
+"""Cost of line tables: size of cubins, raw and compressed, and changes of code.
 
     python -m benchmarks.lineinfo kernels.toml kernels/matrix.toml …
 
@@ -23,7 +23,7 @@ _TARGET = parse("sm_90a")
 
 
 def _instructions(sass: str) -> list[str]:
-    """The instructions of a listing, without what else it has."""
+    """The instructions of a listing alone."""
     return [line.strip() for line in sass.splitlines() if line.strip().startswith("/*")]
 
 

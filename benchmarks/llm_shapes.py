@@ -1,8 +1,8 @@
-"""Forty products of real language models: the weights of their layers, and how many rows meet them.
+"""Forty products of real language models: layers' weights with several numbers of rows.
 
-A layer is out (M, N) = x (M, K) @ weights (N, K)^T. M is the number of tokens of a step: tens where
-sequences are decoded, thousands where prompts are read. Every layer is measured at a few, chosen so
-that each power of two from 16 to 16384 occurs, in wide and narrow, deep and flat products.
+A layer is out (M, N) = x (M, K) @ weights (N, K)^T. M is the number of tokens of a step: tens
+when decoding, thousands for prompts. Every layer is measured at a few M. Together they cover
+each power of two from 16 to 16384, in wide and narrow, deep and flat products.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Shape(NamedTuple):
-    """One product, and whose it is."""
+    """One product of a model."""
 
     model: str
     layer: str
@@ -21,7 +21,7 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         return f"{self.model} {self.layer} {self.m}x{self.n}x{self.k}"
 
 

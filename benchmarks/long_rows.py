@@ -4,13 +4,13 @@
     python benchmarks/long_rows.py dist/long_rows.aotc [--work softmax …] [--columns 4096 …] [--no-triton]
         [--liger FOLDER] [--json FILE]
 
-aotc and Triton compile the same sources of kernels/, one program instance for each row. Triton has
-one CTA for a row, and 4 to 32 warps. Every configuration is held against float64 on some rows
-before it is timed, over a poisoned result. The best of each, a copy of as many bytes and torch's own function run
-in turn, on bf16 operands that the L2 does not hold; ratios are medians of rounds. FOLDER has the package
-liger_kernel, whose cross-entropy is a peer then, as its own function launches it under Triton: with gradients it
-stores these over the logits. The loss alone reads what the copy reads and writes nothing: of the copy is a
-ratio of rates.
+aotc and Triton compile the same sources of kernels/, one program instance for each row. Triton
+has one CTA for a row, and 4 to 32 warps. Every configuration is checked against float64 on some
+rows before it is timed, over a poisoned result. The fastest of each, a copy of as many bytes and
+torch's own function run in turn, on bf16 operands larger than the L2; ratios are medians of
+rounds. With FOLDER, liger_kernel's cross-entropy is a peer, launched by its own function under
+Triton: it stores gradients over the logits. The loss alone only reads, so its ratio to the copy
+is one of rates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ SETS = 2
 ROUNDS, TRIALS, LAUNCHES = 41, 7, 3
 COLUMNS = (1024, 4096, 16384, 32768, 65536, 131072, 262144)
 EPS = 1e-6
-# Elements that a thread of fewer than 32 warps holds under Triton; more of them spill and compile for minutes.
+# Elements per thread under Triton with fewer than 32 warps; more of them spill and compile for
+# minutes.
 MAX_HELD = 128
 LOOP_BLOCKS = (4096, 8192, 16384)
 ALWAYS_LOOPS = ("cross_entropy",)
@@ -43,7 +44,7 @@ LIGER_BLOCK, LIGER_WARPS = 32768, 32
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel, where its source is, and the vectors of weights and statistics that it takes.
+    """A kernel, its source, and its vectors of weights and statistics.
 
     Arguments are rows, weights, the result, statistics, and numbers.
     """
@@ -64,12 +65,12 @@ class Work:
 
         x = random(rows, columns)
         weights = [random(columns) for _ in range(self.weights)]
-        found = [torch.empty(rows, device="cuda") for _ in range(self.statistics)]
+        statistics = [torch.empty(rows, device="cuda") for _ in range(self.statistics)]
         eps = [EPS] if self.weights else []
-        return [x, *weights, torch.empty_like(x), *found, columns, rows, columns, *eps]
+        return [x, *weights, torch.empty_like(x), *statistics, columns, rows, columns, *eps]
 
     def weights_of(self, arguments: list[Any]) -> list[Any]:
-        """Return what stands between rows and the result."""
+        """Return the arguments between rows and the result."""
         return arguments[1 : 1 + self.weights]
 
     def out(self, arguments: list[Any]) -> Any:
@@ -87,8 +88,8 @@ class Gradient(Work):
 
         x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
         target = torch.randint(columns, (rows,), device="cuda")
-        found = [torch.empty(rows, device="cuda") for _ in range(self.statistics)]
-        return [x, target, torch.empty_like(x), *found, columns, rows, columns, -100, 1 / rows]
+        statistics = [torch.empty(rows, device="cuda") for _ in range(self.statistics)]
+        return [x, target, torch.empty_like(x), *statistics, columns, rows, columns, -100, 1 / rows]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Loss(Gradient):
     """Cross-entropy alone: the loss of every row and its log-sum-exp."""
 
     def arguments(self, rows: int, columns: int) -> list[Any]:
-        """Return random logits and targets, and room for what is found."""
+        """Return random logits and targets, and room for the results."""
         x, target, _, *rest = super().arguments(rows, columns)
         return [x, target, *rest[:-1]]
 
@@ -115,7 +116,7 @@ WORK = {
 
 
 def by_torch(name: str, x: Any, weights: list[Any]) -> Any:
-    """Return what torch's own function makes of rows, of any dtype."""
+    """Return torch's own function of rows, of any dtype."""
     from torch.nn import functional
 
     if name == "softmax":
@@ -132,7 +133,7 @@ def by_torch(name: str, x: Any, weights: list[Any]) -> Any:
 
 
 def serves(config: Config, columns: int, *, always_loops: bool = False) -> bool:
-    """Return whether a config is one for rows of a length: a block that is held is all of it."""
+    """Return whether a config fits rows of a length: a block held in registers is the whole row."""
     if always_loops:
         return config["BLOCK"] <= columns
     return config["BLOCK"] < columns if config.get("LOOP") else config["BLOCK"] == columns
@@ -141,7 +142,7 @@ def serves(config: Config, columns: int, *, always_loops: bool = False) -> bool:
 def triton_configs(
     columns: int, *, has_loop: bool = True, always_loops: bool = False
 ) -> Iterator[Config]:
-    """Yield configs with one block for a row that threads can hold, and with loops over it."""
+    """Yield configs with one block for a row within the register limit, and with loops over it."""
     if always_loops:
         for block, warps in itertools.product(LOOP_BLOCKS, (4, 8, 16, 32)):
             if block <= columns and block <= 64 * 32 * warps:
@@ -159,7 +160,7 @@ def triton_configs(
 
 
 def problem(name: str, launch: Callable[[], object], arguments: list[Any]) -> str:
-    """Return what is wrong with the result of a launch, if anything: some rows against float64."""
+    """Return the error in a launch's result, if any: some rows against float64."""
     import torch
 
     work = WORK[name]
@@ -170,30 +171,30 @@ def problem(name: str, launch: Callable[[], object], arguments: list[Any]) -> st
         return "parts of the result are not written"
     rows = torch.linspace(0, x.shape[0] - 1, 8).long().cuda()
     if isinstance(work, Loss):
-        found, expected = out[rows].double(), by_torch(name, x[rows].double(), [weights[0][rows]])
-        wrong = (found - expected).abs() > 1e-5 * expected.abs() + 1e-5
+        actual, expected = out[rows].double(), by_torch(name, x[rows].double(), [weights[0][rows]])
+        wrong = (actual - expected).abs() > 1e-5 * expected.abs() + 1e-5
         return f"{int(wrong.sum())} losses are wrong" if wrong.any() else ""
     if isinstance(work, Gradient):
         expected = by_torch(name, x[rows].double(), [weights[0][rows]]) * (len(rows) / len(x))
     else:
-        expected = by_torch(name, x[rows].double(), [each.double() for each in weights])
+        expected = by_torch(name, x[rows].double(), [weight.double() for weight in weights])
     slack = 1e-3 * float(expected.abs().median())
     wrong = (out[rows].double() - expected).abs() > 2**-7 * expected.abs() + slack
     return f"{int(wrong.sum())} elements are wrong" if wrong.any() else ""
 
 
 def aotc_candidates(name: str, kernel: Any, columns: int) -> Iterator[tuple[Config, Any]]:
-    """Yield what the archive has for rows of a length."""
+    """Yield the archive's launches for rows of a length."""
     for config in built(kernel):
         if serves(config, columns, always_loops=name in ALWAYS_LOOPS):
             yield (
                 config,
-                lambda each, config=config: lambda: kernel.launch(tuple(each), config=config),
+                lambda args, config=config: lambda: kernel.launch(tuple(args), config=config),
             )
 
 
 def triton_candidates(name: str, rows: int, columns: int) -> Iterator[tuple[Config, Any]]:
-    """Yield what Triton makes of the same source; nothing where it is not installed."""
+    """Yield Triton's launches of the same source; none without Triton."""
     if importlib.util.find_spec("triton") is None:
         return
     path = ROOT / "kernels" / WORK[name].file
@@ -207,7 +208,7 @@ def triton_candidates(name: str, rows: int, columns: int) -> Iterator[tuple[Conf
     for config in triton_configs(columns, **looped):
         yield (
             config,
-            lambda each, config=config: lambda: function[(rows,)](*each, **config),
+            lambda args, config=config: lambda: function[(rows,)](*args, **config),
         )
 
 
@@ -269,41 +270,46 @@ def measure(
     chosen = {"aotc": best(aotc_candidates(name, library[name], columns))}
     if has_triton:
         chosen["triton"] = best(triton_candidates(name, rows, columns))
-    found = {peer: choice for peer, choice in chosen.items() if choice}
+    fastest_of = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
-    copied = [work.out(each) if work.accesses == 2 else each[0].clone() for each in sets]
+    copied = [work.out(args) if work.accesses == 2 else args[0].clone() for args in sets]
     pairs = zip(copied, sets, strict=True)
-    copies = [lambda each=each, out=out: out.copy_(each[0]) for out, each in pairs]
-    own = [lambda each=each: by_torch(name, each[0], work.weights_of(each)) for each in sets]
-    peers = {peer: launch for peer, (_, launch) in found.items()}
-    peers |= {"torch": of_turn(own, turns), "copy": of_turn(copies, turns)}
+    copies = [lambda args=args, out=out: out.copy_(args[0]) for out, args in pairs]
+    torch_launches = [
+        lambda args=args: by_torch(name, args[0], work.weights_of(args)) for args in sets
+    ]
+    peers = {peer: launch for peer, (_, launch) in fastest_of.items()}
+    peers |= {"torch": of_turn(torch_launches, turns), "copy": of_turn(copies, turns)}
     if has_liger and isinstance(work, Gradient):
-        peers["liger"] = of_turn([liger(name, each) for each in sets], turns)
+        peers["liger"] = of_turn([liger(name, args) for args in sets], turns)
     for launch in peers.values():
         launch()
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    moved = {peer: 2 * ELEMENTS * (2 if peer == "copy" else work.accesses) for peer in times}
+    num_bytes = {peer: 2 * ELEMENTS * (2 if peer == "copy" else work.accesses) for peer in times}
     return {
         "work": f"{name} {rows}x{columns}",
-        "tb_s": {peer: moved[peer] / statistics.median(each) / 1e9 for peer, each in times.items()},
+        "tb_s": {
+            peer: num_bytes[peer] / statistics.median(samples) / 1e9
+            for peer, samples in times.items()
+        },
         "over": {
-            peer: ratio(each, times["aotc"]) * moved["aotc"] / moved[peer]
-            for peer, each in times.items()
+            peer: ratio(samples, times["aotc"]) * num_bytes["aotc"] / num_bytes[peer]
+            for peer, samples in times.items()
             if "aotc" in times and peer != "aotc"
         },
-        "configs": {peer: key for peer, (key, _) in found.items()},
+        "configs": {peer: key for peer, (key, _) in fastest_of.items()},
     }
 
 
 def main() -> int:
-    """Measure what is asked for."""
+    """Measure the requested work."""
     import torch
 
     import aotc
 
-    own = parser(__doc__, WORK, COLUMNS)
-    own.add_argument("--liger", type=Path)
-    options = own.parse_args()
+    options_parser = parser(__doc__, WORK, COLUMNS)
+    options_parser.add_argument("--liger", type=Path)
+    options = options_parser.parse_args()
     if options.liger:
         sys.path.insert(0, str(options.liger))
     torch.manual_seed(0)

@@ -3,13 +3,14 @@
     aotc build benchmarks/mma.toml --without wgmma -o dist
     python benchmarks/mma.py dist/mma.aotc [--work matmul attention] [--json FILE]
 
-With `aotc build benchmarks/mma.toml` and `--triton-target 90` both use what the GPU has.
+With `aotc build benchmarks/mma.toml` and `--triton-target 90` both use the GPU's own
+instructions.
 
 Both compile the same source files over the same grid of configurations. Triton is held to
-mma.sync by compiling for sm_80, as it would for an A100; the driver assembles that PTX for the
-GPU at hand. Each peer first picks its best configuration, then the best ones run in turn, ROUNDS
-times, and the medians are compared. cuBLAS and cuDNN (through torch) run along to show where the
-GPU's own instructions are. Data are random; matmul's operands are fresh for each shape.
+mma.sync by compiling for sm_80, as for an A100; the driver assembles this PTX for the GPU at
+hand. Each peer first picks its fastest configuration, then these run in turn, ROUNDS times, and
+the medians are compared. cuBLAS and cuDNN (through torch) run along to show the rate of the
+GPU's own instructions. Data are random; matmul's operands are fresh for each shape.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def compile_with_triton(
     options = {key: config[key] for key in ("num_warps", "num_stages")}
     constants = constants | {key: value for key, value in config.items() if key not in options}
     constants |= {name: 1 for name, kind in arguments.items() if kind.endswith("=1")}
-    defaults = {name: given.default for name, given in kernel.signature.parameters.items()}
+    defaults = {name: param.default for name, param in kernel.signature.parameters.items()}
     constants |= {
         name: defaults[name] for name in kernel.arg_names if name not in arguments | constants
     }
@@ -68,11 +69,16 @@ def compile_with_triton(
     }
     source = ASTSource(kernel, signature=types, constexprs=constants, attrs=attrs)
     try:
-        made = triton.compile(source, GPUTarget("cuda", capability, 32), options=options)
+        compiled = triton.compile(source, GPUTarget("cuda", capability, 32), options=options)
     except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
         print(f"    Triton: {config}: {type(error).__name__}", file=sys.stderr)
         return None
-    return made.asm["ptx"], made.metadata.name, made.metadata.shared, made.metadata.num_warps
+    return (
+        compiled.asm["ptx"],
+        compiled.metadata.name,
+        compiled.metadata.shared,
+        compiled.metadata.num_warps,
+    )
 
 
 class TritonKernel:
@@ -139,7 +145,7 @@ class Work:
         raise NotImplementedError
 
     def library(self) -> Launch:
-        """Return a launch of what the vendor's library does for the same work."""
+        """Return a launch of the vendor's library for the same work."""
         raise NotImplementedError
 
 
@@ -241,9 +247,9 @@ def triton_launches(
         if not kind.endswith("=1")
     ]
     return {
-        str(config): TritonKernel(made).bind(work.grid(config), runtime)
-        for config, made in zip(configs, compiled, strict=True)
-        if made is not None
+        str(config): TritonKernel(compiled_kernel).bind(work.grid(config), runtime)
+        for config, compiled_kernel in zip(configs, compiled, strict=True)
+        if compiled_kernel is not None
     }
 
 
@@ -258,7 +264,7 @@ def aotc_launches(work: Work, kernel) -> dict[str, Launch]:
 
 
 def agree(work: Work, peers: dict[str, Launch]) -> None:
-    """Check that the peers compute the same before anything is compared."""
+    """Check the peers against each other before anything is compared."""
 
     results = []
     for launch in peers.values():

@@ -4,11 +4,11 @@
     python benchmarks/norm_backward.py dist/norm_backward.aotc [--work rmsnorm …] [--columns 4096 …] [--no-triton]
         [--json FILE]
 
-A pass is two launches: one for the rows, whose persistent programs add up what the weights get, and one for the sums
-of what these have stored; of LayerNorm three. Triton runs the same source. torch.compile has a forward pass
-compiled and its backward pass timed. Each is held against float64 before it is timed. The best of each and a copy
-run in turn on operands that the L2 does not hold. Rates are of three times the rows; ratios are medians of rounds, that
-of the copy one of rates.
+A pass is two launches: persistent programs compute the rows' gradients and partial sums of the
+weights' gradients, then a second kernel adds these up; LayerNorm has three. Triton runs the same
+source. torch.compile has its backward pass timed alone. Each is checked against float64 before
+it is timed. The fastest of each and a copy run in turn on operands larger than the L2. Rates are
+of three times the rows; ratios are medians of rounds, and of rates for the copy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Operands:
         self.partial = torch.empty(2, programs, columns, device="cuda")
         self.sums = torch.empty(2, columns, device="cuda", dtype=torch.bfloat16)
         parts = [self._statistics(part) for part in self.x.split(1024)]
-        self.statistics = [torch.cat(each) for each in zip(*parts, strict=True)]
+        self.statistics = [
+            torch.cat(parts_of_operand) for parts_of_operand in zip(*parts, strict=True)
+        ]
 
     def _statistics(self, x: Any) -> list[Any]:
         wide = x.double()
@@ -64,7 +66,7 @@ class Operands:
 
     @property
     def grads(self) -> int:
-        """How many vectors have gradients: weights, and biases of a LayerNorm."""
+        """Number of vectors with gradients: weights, and biases of a LayerNorm."""
         return 2 if self.name == "layernorm" else 1
 
     def rows_arguments(self, programs: int) -> list[Any]:
@@ -74,7 +76,7 @@ class Operands:
         return [self.dy, self.x, self.w, *self.statistics, self.dx, *partial, *numbers]
 
     def sums_arguments(self, programs: int) -> list[list[Any]]:
-        """Return the arguments of the launches that add up what programs have stored."""
+        """Return the arguments of the launches adding up the programs' partial sums."""
         ends = zip(self.partial[: self.grads], self.sums, strict=False)
         return [[partial, out, programs, self.columns] for partial, out in ends]
 
@@ -92,26 +94,26 @@ class Operands:
             x_hat = (self.x[part].double() - mean[part, None].double()) * rstd[part, None].double()
             sums[0] += (dy * x_hat).sum(0)
             sums[1] += dy.sum(0)
-        some = torch.linspace(0, self.rows - 1, 16).long().cuda()
-        x_hat = (self.x[some].double() - mean[some, None].double()) * rstd[some, None].double()
-        wdy = self.dy[some].double() * self.w.double()
+        rows = torch.linspace(0, self.rows - 1, 16).long().cuda()
+        x_hat = (self.x[rows].double() - mean[rows, None].double()) * rstd[rows, None].double()
+        wdy = self.dy[rows].double() * self.w.double()
         dx = wdy - x_hat * (wdy * x_hat).mean(1, keepdim=True)
         if self.grads == 2:
             dx -= wdy.mean(1, keepdim=True)
-        return some, dx * rstd[some, None].double(), sums[: self.grads]
+        return rows, dx * rstd[rows, None].double(), sums[: self.grads]
 
 
 def problem(launch: Callable[[], object], operands: Operands) -> str:
-    """Return what is wrong with the results of a pass, if anything."""
+    """Return the error in a pass's results, if any."""
     operands.dx.fill_(float("nan"))
     operands.partial.fill_(float("nan"))
     operands.sums.fill_(float("nan"))
     launch()
-    some, dx, sums = operands.expected
-    found = [operands.dx[some].double(), *operands.sums[: operands.grads].double()]
-    for each, wanted in zip(found, [dx, *sums], strict=True):
-        slack = 2**-7 * wanted.abs() + 2e-3 * float(wanted.abs().median())
-        wrong = ~((each - wanted).abs() <= slack)
+    rows, dx, sums = operands.expected
+    gradients = [operands.dx[rows].double(), *operands.sums[: operands.grads].double()]
+    for actual, expected in zip(gradients, [dx, *sums], strict=True):
+        slack = 2**-7 * expected.abs() + 2e-3 * float(expected.abs().median())
+        wrong = ~((actual - expected).abs() <= slack)
         if wrong.any():
             return f"{int(wrong.sum())} elements are wrong"
     return "parts of the result are not written" if operands.dx.isnan().any() else ""
@@ -120,17 +122,17 @@ def problem(launch: Callable[[], object], operands: Operands) -> str:
 def aotc_candidates(
     library: Any, name: str, columns: int, counts: list[int]
 ) -> Iterator[tuple[Config, Any]]:
-    """Yield what the archive has for rows of a length, with each number of programs."""
+    """Yield the archive's passes for rows of a length, with each number of programs."""
     kernel, sums = library[f"{name}_backward"], library["partial_sums"]
 
     def bind(config: Config, programs: int, operands: Operands) -> Launch:
         rows = tuple(operands.rows_arguments(programs))
-        ends = [tuple(each) for each in operands.sums_arguments(programs)]
+        ends = [tuple(args) for args in operands.sums_arguments(programs)]
 
         def launch() -> None:
             kernel.launch(rows, config=config)
-            for each in ends:
-                sums(*each)
+            for args in ends:
+                sums(*args)
 
         return launch
 
@@ -138,12 +140,12 @@ def aotc_candidates(
         if config["BLOCK"] == columns:
             yield (
                 {**config, "programs": programs},
-                lambda each, config=config, programs=programs: bind(config, programs, each),
+                lambda args, config=config, programs=programs: bind(config, programs, args),
             )
 
 
 def triton_candidates(name: str, columns: int, counts: list[int]) -> Iterator[tuple[Config, Any]]:
-    """Yield what Triton makes of the same source; nothing where it is not installed."""
+    """Yield Triton's passes from the same source; none without Triton."""
     if importlib.util.find_spec("triton") is None:
         return
     path = ROOT / "kernels" / "norm_backward.py"
@@ -159,8 +161,8 @@ def triton_candidates(name: str, columns: int, counts: list[int]) -> Iterator[tu
 
         def launch() -> None:
             kernel[(programs,)](*rows, **config)
-            for each in ends:
-                sums[(-(-columns // SUMS["BLOCK_N"]),)](*each, **SUMS)
+            for args in ends:
+                sums[(-(-columns // SUMS["BLOCK_N"]),)](*args, **SUMS)
 
         return launch
 
@@ -169,12 +171,12 @@ def triton_candidates(name: str, columns: int, counts: list[int]) -> Iterator[tu
             config = {"BLOCK": columns, "STAGES": stages, "num_warps": warps}
             yield (
                 {**config, "programs": programs},
-                lambda each, config=config, programs=programs: bind(config, programs, each),
+                lambda args, config=config, programs=programs: bind(config, programs, args),
             )
 
 
 def compiled(name: str, sets: list[Operands]) -> list[Launch]:
-    """Return the backward passes that torch.compile makes of torch's norm, one for each set of operands."""
+    """Return torch.compile's backward passes of torch's norm, one for each set of operands."""
     import torch
     from torch.nn import functional
 
@@ -187,26 +189,30 @@ def compiled(name: str, sets: list[Operands]) -> list[Launch]:
     function = torch.compile(forward)
 
     def bind(operands: Operands) -> Launch:
-        inputs = [each.detach().requires_grad_() for each in (operands.x, operands.w, operands.b)]
-        out, wanted = function(*inputs), inputs[: 1 + operands.grads]
+        inputs = [
+            tensor.detach().requires_grad_() for tensor in (operands.x, operands.w, operands.b)
+        ]
+        out, differentiated = function(*inputs), inputs[: 1 + operands.grads]
 
         def launch() -> None:
-            operands.found = torch.autograd.grad(out, wanted, operands.dy, retain_graph=True)
+            operands.found = torch.autograd.grad(
+                out, differentiated, operands.dy, retain_graph=True
+            )
 
         return launch
 
-    return [bind(each) for each in sets]
+    return [bind(operands_of_set) for operands_of_set in sets]
 
 
 def check_compiled(launch: Launch, operands: Operands) -> None:
-    """Hold the gradients that torch computes against float64 as well."""
+    """Check torch's gradients against float64 as well."""
 
     def run() -> None:
         launch()
         dx, *sums = operands.found
         operands.dx.copy_(dx)
-        for out, each in zip(operands.sums, sums, strict=False):
-            out.copy_(each)
+        for out, gradient in zip(operands.sums, sums, strict=False):
+            out.copy_(gradient)
 
     trouble = problem(run, operands)
     print(f"    torch.compile: {trouble or 'right'}", flush=True)
@@ -218,36 +224,42 @@ def measure(library: Any, name: str, columns: int, *, has_triton: bool) -> dict[
 
     rows = ELEMENTS // columns
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    counts = [sms * each for each in PER_SM]
+    counts = [sms * per_sm for per_sm in PER_SM]
     sets = [Operands(name, rows, columns, counts[-1]) for _ in range(SETS)]
     print(f"{name} {rows}x{columns}", flush=True)
     best = partial(fastest, problem=problem, sets=sets, trials=TRIALS, launches=LAUNCHES)
     chosen = {"aotc": best(aotc_candidates(library, name, columns, counts))}
     if has_triton:
         chosen["triton"] = best(triton_candidates(name, columns, counts[:2]))
-    found = {peer: choice for peer, choice in chosen.items() if choice}
+    best_of = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
-    peers = {peer: launch for peer, (_, launch) in found.items()}
-    own = compiled(name, sets)
-    check_compiled(own[0], sets[0])
-    peers["torch.compile"] = of_turn(own, turns)
-    peers["copy"] = of_turn([lambda each=each: each.dx.copy_(each.x) for each in sets], turns)
+    peers = {peer: launch for peer, (_, launch) in best_of.items()}
+    torch_launches = compiled(name, sets)
+    check_compiled(torch_launches[0], sets[0])
+    peers["torch.compile"] = of_turn(torch_launches, turns)
+    peers["copy"] = of_turn(
+        [lambda operands=operands: operands.dx.copy_(operands.x) for operands in sets], turns
+    )
     for launch in peers.values():
         launch()
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    moved = {peer: (2 if peer == "copy" else 3) * ELEMENTS * 2 for peer in times}
-    rates = {peer: moved[peer] / statistics.median(each) / 1e9 for peer, each in times.items()}
-    over = {peer: ratio(each, times["aotc"]) for peer, each in times.items() if peer != "aotc"}
+    num_bytes = {peer: (2 if peer == "copy" else 3) * ELEMENTS * 2 for peer in times}
+    rates = {
+        peer: num_bytes[peer] / statistics.median(samples) / 1e9 for peer, samples in times.items()
+    }
+    over = {
+        peer: ratio(samples, times["aotc"]) for peer, samples in times.items() if peer != "aotc"
+    }
     return {
         "work": f"{name} {rows}x{columns}",
         "tb_s": rates,
         "over": over | {"copy": rates["aotc"] / rates["copy"]},
-        "configs": {peer: key for peer, (key, _) in found.items()},
+        "configs": {peer: key for peer, (key, _) in best_of.items()},
     }
 
 
 def main() -> int:
-    """Measure what is asked for."""
+    """Measure the requested work."""
     import torch
 
     import aotc

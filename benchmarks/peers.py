@@ -1,8 +1,8 @@
-"""What benchmarks against peers share: how launches are timed, ranked and run in turn.
+"""Timing, ranking and taking turns, shared by benchmarks against peers.
 
-A GPU's clocks move with its temperature and with what it multiplies, so two figures compare only if
-they were taken in turn, in one process, on the same data. Ratios are therefore taken round by round,
-each launch against the one beside it, and only then summed up.
+A GPU's clocks move with its temperature and with the multiplied data. So two figures compare
+only if taken in turn, in one process, on the same data. Ratios are therefore taken round by
+round, between neighbouring launches, and only then summed up.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 Launch = Callable[[], None]
 
 
-# Some 500 us: what launches of several kernels take the host, tensor maps and choices among them, and Triton's
-# with sixty arguments. With 30 us it was the host whose time was taken where a launch has 20 us.
+# Some 500 us: the host's time for launches of several kernels, with tensor maps and choices, and
+# for Triton's with sixty arguments. With 30 us, launches of 20 us measured the host instead.
 _SPIN_CYCLES = 1_000_000
 CLOCKS = {
     "sm_mhz": "clocks.sm",
@@ -30,10 +30,10 @@ CLOCKS = {
 
 
 def milliseconds(launch: Launch, launches: int, *, ahead: bool = False) -> float:
-    """Return the milliseconds that a launch takes on the GPU, over several in a row.
+    """Return a launch's milliseconds on the GPU, over several in a row.
 
-    An idle GPU waits for the host, and that counts. If the host is to be `ahead`, the GPU spins first
-    while the launch is put into its queue.
+    An idle GPU waits for the host, and this counts. If the host is to be `ahead`, the GPU spins
+    first while the launch is put into its queue.
     """
     import torch
 
@@ -73,7 +73,7 @@ class Clocks:
 
 
 def _this_gpu() -> list[str]:
-    """Return what makes `nvidia-smi` tell of torch's GPU alone, where torch knows its name."""
+    """Return the options restricting `nvidia-smi` to torch's GPU, where torch knows its UUID."""
     import torch
 
     uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
@@ -81,7 +81,7 @@ def _this_gpu() -> list[str]:
 
 
 def steady(launch: Launch, seconds: float) -> tuple[float, dict[str, float]]:
-    """Return the milliseconds of a launch that runs again and again, and `Clocks.median` meanwhile."""
+    """Return a repeated launch's milliseconds, and `Clocks.median` meanwhile."""
     count = int(500 * seconds / milliseconds(launch, 3)) + 1
     milliseconds(launch, count)
     with Clocks() as clocks:
@@ -90,10 +90,9 @@ def steady(launch: Launch, seconds: float) -> tuple[float, dict[str, float]]:
 
 
 def of_turn(calls: Sequence[Launch], turns: Iterator[int]) -> Launch:
-    """Return a launch of the call whose turn it is: each is on operands of its own.
+    """Return a launch of the calls in turn, each on its own operands.
 
-    Peers that share `turns` never find in the L2 what the peer before them has read, if there are two
-    calls or more.
+    Peers sharing `turns`, with two calls or more, never hit the previous peer's data in the L2.
     """
 
     def launch() -> None:
@@ -112,8 +111,8 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each peer, round by round; the GPU rests before each.
 
-    Rounds are in any order: what ran just before decides how hot a GPU at its limit of power is, and
-    no peer should always come after the same one. The order is the same every time.
+    Rounds are in random order. The previous launch decides how hot a GPU at its power limit is,
+    so no peer should always follow the same one. The seed is fixed.
     """
     times: dict[str, list[float]] = {name: [] for name in peers}
     order, dice = list(peers), random.Random(len(peers))
@@ -139,7 +138,7 @@ def ranked(
 
 
 def triton_holds(name: str, launch: Launch) -> bool:
-    """Return whether Triton can launch a configuration; say of what it cannot why not."""
+    """Return whether Triton can launch a configuration; print the error if not."""
     try:
         launch()
     except Exception as error:  # noqa: BLE001 - whatever Triton and the driver raise
@@ -149,7 +148,7 @@ def triton_holds(name: str, launch: Launch) -> bool:
 
 
 def ratio(of: Iterable[float], to: Iterable[float]) -> float:
-    """Return the median of what `of` takes as a multiple of `to`, round by round."""
+    """Return the median ratio of `of` to `to`, round by round."""
     return statistics.median(a / b for a, b in zip(of, to, strict=True))
 
 
@@ -162,46 +161,46 @@ def rates_in_turn(
     launches: int,
     clock_seconds: float = 0.0,
 ) -> dict[str, float]:
-    """Return the TFLOP/s of each peer's best candidate, and `aotc/PEER`: how many times as fast aotc is.
+    """Return TFLOP/s of each peer's fastest candidate, and `aotc/PEER`, aotc's speedup.
 
     With `clock_seconds` each runs that long by itself afterwards: `PEER alone`, `PEER sm_mhz`, `PEER watts`.
 
-    Candidates are ranked peer by peer, then the best ones run in turn; what is found is printed. A peer
-    without candidates has no part in it.
+    Candidates are ranked peer by peer, then the fastest ones run in turn; the rates are printed.
+    A peer without candidates has no part in it.
     """
     peers: dict[str, Launch] = {}
-    for peer, own in candidates.items():
-        if not own:
+    for peer, launches_of_peer in candidates.items():
+        if not launches_of_peer:
             continue
-        ranking = ranked(own, trials, launches, ahead=True)
+        ranking = ranked(launches_of_peer, trials, launches, ahead=True)
         for took, label in ranking[:4]:
             print(f"    {peer:7} {flop / took / 1e9:6.0f} TFLOP/s  {label}", flush=True)
-        peers[peer] = own[ranking[0][1]]
+        peers[peer] = launches_of_peer[ranking[0][1]]
     times = in_turn(peers, rounds, launches, ahead=True)
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for peer, values in times.items():
-        found[peer] = flop / statistics.median(values) / 1e9
-        print(f"  {peer:7} {found[peer]:6.0f} TFLOP/s", flush=True)
+        rates[peer] = flop / statistics.median(values) / 1e9
+        print(f"  {peer:7} {rates[peer]:6.0f} TFLOP/s", flush=True)
         if peer != "aotc" and "aotc" in times:
-            found[f"aotc/{peer}"] = ratio(values, times["aotc"])
-            print(f"    aotc is {found[f'aotc/{peer}']:.3f} times as fast", flush=True)
+            rates[f"aotc/{peer}"] = ratio(values, times["aotc"])
+            print(f"    aotc is {rates[f'aotc/{peer}']:.3f} times as fast", flush=True)
     for peer, launch in peers.items() if clock_seconds else ():
         took, clocks = steady(launch, clock_seconds)
         rate, mhz, watts = flop / took / 1e9, clocks.get("sm_mhz", 0.0), clocks.get("watts", 0.0)
-        found |= {f"{peer} alone": rate, f"{peer} sm_mhz": mhz, f"{peer} watts": watts}
+        rates |= {f"{peer} alone": rate, f"{peer} sm_mhz": mhz, f"{peer} watts": watts}
         print(f"  {peer:7} {rate:6.0f} TFLOP/s alone, {mhz:.0f} MHz, {watts:.0f} W", flush=True)
-    return found
+    return rates
 
 
 def built(kernel: Any, choices: Mapping[str, object] | None = None) -> list[dict[str, object]]:
-    """Return the configurations that the archive has a variant of, for choices if some are given.
+    """Return the archive's configurations, for `choices` if given.
 
     Not all fit the target.
     """
-    wanted = (choices or {}).items()
+    choice_items = (choices or {}).items()
     have = [
         dict(variant.config)
         for variant in kernel.info.variants
-        if all(variant.choices[name] == value for name, value in wanted)
+        if all(variant.choices[name] == value for name, value in choice_items)
     ]
     return [config for config in map(dict, kernel.info.configs) if config in have]

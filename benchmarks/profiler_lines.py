@@ -1,10 +1,11 @@
-"""Whether tools show the Python line of a kernel: compute-sanitizer at a bad store, ncu at every line.
+"""Check the Python lines shown by tools: compute-sanitizer at a bad store, ncu at every line.
 
     python benchmarks/profiler_lines.py [--no-ncu]
 
-Builds a kernel whose helper stores out of bounds, with line tables and without (`--no-lineinfo`), launches it
-under compute-sanitizer, and a kernel that is right under ncu, and says which lines they named. Needs both
-tools, torch and an NVIDIA GPU; ncu also the permission to read the GPU's counters.
+Builds a kernel with an out-of-bounds store in a helper, with line tables and without
+(`--no-lineinfo`). It runs under compute-sanitizer, and a correct kernel under ncu. The lines
+named by each are printed. Needs both tools, torch and an NVIDIA GPU; ncu also needs permission
+to read the GPU's counters.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ CALL = next(n for n, line in enumerate(SOURCE.splitlines(), 1) if line.strip().s
 
 
 def run(folder: Path, *command: str, seconds: float = 60) -> str:
-    """Run a command in a folder; return what it printed, and how it ended if not well."""
+    """Run a command in a folder; return its output, with its exit status on failure."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=folder, text=True, timeout=seconds, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -68,11 +69,11 @@ def run(folder: Path, *command: str, seconds: float = 60) -> str:
         return f"there is no {command[0]}"
     except subprocess.TimeoutExpired:
         return f"{command[0]} took more than {seconds:g} s"
-    return done.stdout
+    return process.stdout
 
 
 def sanitize(folder: Path, name: str) -> str:
-    """Return what memcheck says of the bad store, with its lines."""
+    """Return memcheck's report of the bad store, with its lines."""
     tool = ("compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no")
     program = (sys.executable, "run.py", f"dist/{name}.aotc", "65536")
     return run(folder, *tool, "--print-limit", "1", *program)
@@ -83,15 +84,15 @@ def profile(folder: Path, name: str) -> str:
     ncu = ("ncu", "--section", "SourceCounters", "--import-source", "yes")
     ncu += ("--clock-control", "none", "-f", "-o", name)
     program = (sys.executable, "run.py", f"dist/{name}.aotc", "1")
-    told = run(folder, *ncu, "-k", "regex:fill", "-c", "1", *program)
+    output = run(folder, *ncu, "-k", "regex:fill", "-c", "1", *program)
     if not (folder / f"{name}.ncu-rep").exists():
-        return told
+        return output
     page = ("--page", "source", "--print-source", "cuda,sass", "--csv")
     return run(folder, "ncu", "--import", f"{name}.ncu-rep", *page)
 
 
 def main() -> int:
-    """Print which lines each tool named; return 1 if one did not."""
+    """Print the lines named by each tool; return 1 if one named none."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--no-ncu", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="print what the tools print")
@@ -108,11 +109,13 @@ def main() -> int:
             if not (folder / "dist" / f"{name}.aotc").exists():
                 print(built)
                 return 1
-            told = {"compute-sanitizer": sanitize(folder, name)}
+            outputs = {"compute-sanitizer": sanitize(folder, name)}
             if not options.no_ncu:
-                told["ncu"] = profile(folder, name)
-            for tool, text in told.items():
-                named = sorted({int(one) for one in re.findall(r"lines\.py:(\d+)", text)})
+                outputs["ncu"] = profile(folder, name)
+            for tool, text in outputs.items():
+                named = sorted(
+                    {int(line_number) for line_number in re.findall(r"lines\.py:(\d+)", text)}
+                )
                 shown = [number for number, line in LINES.items() if line in text]
                 print(f"{name:10} {tool:18} names lines {named}, shows the text of {shown}")
                 is_told = STORE in {*named, *shown}

@@ -3,7 +3,8 @@
     python benchmarks/ptx_digests.py before.txt [--every 20] [-j 2] [MANIFEST …]
     python benchmarks/ptx_digests.py after.txt [--every 20] --compare before.txt
 
-Line tables are left out, so that moved lines do not count. Of every manifest, each Nth variant is compiled.
+Line tables are left out, so moved lines do not count. Of every manifest, each Nth variant is
+compiled.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ _OFF = """
 
 
 def _strides(**tensors: Any) -> dict[str, int]:
-    """Return the strides of tensors of four axes by the names that the tutorial has for them."""
+    """Return the strides of four-axis tensors by the tutorial's names."""
     names = {"q": "zhmk", "k": "zhnk", "v": "zhkn", "o": "zhmn"}
     return {
-        f"stride_{name}{axis}": each.stride(at)
-        for name, each in tensors.items()
-        for at, axis in enumerate(names[name])
+        f"stride_{name}{axis}": tensor.stride(axis_index)
+        for name, tensor in tensors.items()
+        for axis_index, axis in enumerate(names[name])
     }
 
 
@@ -46,7 +46,7 @@ def tutorial() -> Iterator[Work]:
             "tutorial_forward", TUTORIAL, "_attn_fwd", values, {"HEAD_DIM": 128, "STAGE": stage},
             lambda config: (-(-length // config["BLOCK_M"]), batch * heads, 1),
         )  # fmt: skip
-        views = [each.transpose(1, 2) for each in (q, k, v, out)]
+        views = [tensor.transpose(1, 2) for tensor in (q, k, v, out)]
         name = "tutorial, causal" if stage == 3 else "tutorial, full"
         yield causal_work(name, step, *views, 1, is_causal=stage == 3)
 
@@ -79,7 +79,7 @@ def tutorial_backward() -> Iterator[Work]:
             {
                 "Q": q, "K": scaled, "V": v, "sm_scale": scale, "DO": d_out,
                 **dict(zip(("DQ", "DK", "DV"), grads, strict=True)), "M": sums, "D": delta,
-                **{f"stride_{axis}": q.stride(at) for at, axis in enumerate(("z", "h", "tok", "d"))},
+                **{f"stride_{axis}": q.stride(axis_index) for axis_index, axis in enumerate(("z", "h", "tok", "d"))},
                 **sizes,
             },
             {"HEAD_DIM": features, "BLK_SLICE_FACTOR": 2},
@@ -88,18 +88,18 @@ def tutorial_backward() -> Iterator[Work]:
         picked = [(0, 0), (batch - 1, heads - 1)]
         expected: list[Any] = []
         for b, h in picked:
-            own = [each[b, h].double().requires_grad_() for each in (q, k, v)]
-            scores = (own[0] @ own[1].T * scale).masked_fill(~causal, -torch.inf)
-            (scores.softmax(-1) @ own[2]).backward(d_out[b, h].double())
-            expected.append([each.grad for each in own])
+            head_inputs = [tensor[b, h].double().requires_grad_() for tensor in (q, k, v)]
+            scores = (head_inputs[0] @ head_inputs[1].T * scale).masked_fill(~causal, -torch.inf)
+            (scores.softmax(-1) @ head_inputs[2]).backward(d_out[b, h].double())
+            expected.append([tensor.grad for tensor in head_inputs])
 
         def wrong(
             grads: list[Any] = grads, picked: Any = picked, expected: Any = expected
         ) -> float:
             return max(
-                error_of(grad[b, h], wanted)
-                for (b, h), each in zip(picked, expected, strict=True)
-                for grad, wanted in zip(grads, each, strict=True)
+                error_of(grad[b, h], expected_grad)
+                for (b, h), head_grads in zip(picked, expected, strict=True)
+                for grad, expected_grad in zip(grads, head_grads, strict=True)
             )
 
         yield Work(
@@ -117,12 +117,12 @@ def flash() -> Iterator[Work]:
         q, k, v, out = (random_tensor(batch, length, heads, 128) for _ in range(4))
         lse = torch.empty(batch, heads, length, device="cuda")
         tensors = {"q": q, "k": k, "v": v, "o": out}
-        zeros = [f"stride_{each}" for each in _ZERO.split()]
+        zeros = [f"stride_{stride}" for stride in _ZERO.split()]
         values = {
             **dict.fromkeys(_ABSENT.split()), **dict.fromkeys(zeros, 0), "Q": q, "K": k, "V": v, "Out": out,
             "LSE": lse, "dropout_p": 0.0,
-            **_strides(**{name: each.transpose(1, 2) for name, each in tensors.items()}),
-            **{f"stride_lse_{axis}": lse.stride(at) for at, axis in enumerate("zhm")},
+            **_strides(**{name: tensor.transpose(1, 2) for name, tensor in tensors.items()}),
+            **{f"stride_lse_{axis}": lse.stride(axis_index) for axis_index, axis in enumerate("zhm")},
         }  # fmt: skip
         constants = {
             "SM_SCALE": 128**-0.5, "HQ": heads, "HK": heads, "ACTUAL_BLOCK_DMODEL": 128,

@@ -1,10 +1,11 @@
-"""Products with weights of 4 bits of public libraries, unchanged, by aotc and by Triton, interleaved in one process.
+"""Products with 4-bit weights of public libraries, unchanged, by aotc and Triton, interleaved.
 
     python benchmarks/public_quantized.py FOLDER [--work awq …] [--rows 16 …] [--json FILE] [-j N]
 
-FOLDER holds unpacked sources: `awq` (AutoAWQ 0.2.9), `auto_gptq` (0.7.1) and `gemlite` (0.6.0), of the
-first two what their kernels need and no `__init__.py`, which import models. Weights are 8192x8192 with groups
-of 128, zeros packed as the library has them. How works are built, checked and timed is `public_sources`'.
+FOLDER holds unpacked sources: `awq` (AutoAWQ 0.2.9), `auto_gptq` (0.7.1) and `gemlite` (0.6.0).
+The first two need only their kernels' modules and no `__init__.py`, which would import models.
+Weights are 8192x8192 with groups of 128, zeros packed in the library's way. `public_sources`
+builds, checks and times the works.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MANIFEST = Path(__file__).parent / "public" / "public_quantized.toml"
 LIBRARIES = ("awq", "auto_gptq", "gemlite")
 SIZE, GROUP = 8192, 128
 ROWS = (16, 64, 512, 4096)
-AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # which nibble of a word a column lies in
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # nibble of a word for each column
 
 
 def _packed(values: Any, axis: int, order: tuple[int, ...]) -> Any:
@@ -33,7 +34,7 @@ def _packed(values: Any, axis: int, order: tuple[int, ...]) -> Any:
     import torch
 
     parts = values.long().unflatten(axis, (-1, 8)).unbind(axis + 1)
-    words = sum(part << 4 * order[at] for at, part in enumerate(parts))
+    words = sum(part << 4 * order[position] for position, part in enumerate(parts))
     return torch.where(words >= 1 << 31, words - (1 << 32), words).int().contiguous()
 
 
@@ -59,9 +60,10 @@ class Weights:
         error: float = 1.0,
         initial: float = math.nan,
     ) -> Work:
-        """Return a work whose result is the sum of what is in `out`, zeros lie `shift` higher."""
+        """Return a work with the sum of `out` as result; zeros lie `shift` higher."""
         repeated = [
-            each.double().repeat_interleave(GROUP, 0) for each in (self.zeros + shift, self.scales)
+            tensor.double().repeat_interleave(GROUP, 0)
+            for tensor in (self.zeros + shift, self.scales)
         ]
         expected = self.x[self.picked].double() @ ((self.bits - repeated[0]) * repeated[1])
 
@@ -78,7 +80,7 @@ def _tiles(rows: int, config: Any) -> int:
 
 
 def awq(rows: int) -> Work:
-    """AutoAWQ's product, which vLLM has as well: sums in fp16, those of parts of K by atomics."""
+    """AutoAWQ's product, also in vLLM: sums in fp16, split-K partial sums by atomics."""
     import torch
 
     w = Weights(rows)
@@ -152,13 +154,13 @@ WORK: dict[str, Callable[[int], Work]] = {"awq": awq, "gptq": gptq, "hqq": hqq}
 
 
 def works(names: list[str], rows: list[int]) -> Iterator[Work]:
-    """Yield the works that are asked for."""
+    """Yield the requested works."""
     for name, count in itertools.product(names, rows):
         yield WORK[name](count)
 
 
 def main() -> int:
-    """Build, check and time what is asked for."""
+    """Build, check and time the requested works."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--work", nargs="*", choices=WORK, default=list(WORK))

@@ -13,11 +13,11 @@ def prefill() -> Iterator[Work]:
     for batch, length, heads, kv_heads in ((4, 4096, 16, 16), (2, 4096, 64, 8)):
         q, k, v = (random_tensor(batch, length, h, 128) for h in (heads, kv_heads, kv_heads))
         out = random_tensor(batch, length, heads, 128)
-        flat = [each.view(batch * length, -1, 128) for each in (q, k, v, out)]
+        flat = [tensor.view(batch * length, -1, 128) for tensor in (q, k, v, out)]
         strides = dict(
             zip(
                 [f"stride_{t}{axis}" for t in "qkvo" for axis in ("bs", "h")],
-                [each.stride(axis) for each in flat for axis in range(2)],
+                [tensor.stride(axis) for tensor in flat for axis in range(2)],
                 strict=True,
             )
         )
@@ -40,7 +40,7 @@ def prefill() -> Iterator[Work]:
 
 
 def extend() -> Iterator[Work]:
-    """SGLang's extend: new tokens see a prefix, gathered token by token, and those before them."""
+    """SGLang's extend: new tokens see a prefix, gathered by token, and earlier new tokens."""
     import torch
 
     batch, new, prefix, heads, kv_heads = 4, 2048, 2048, 32, 8
@@ -55,9 +55,9 @@ def extend() -> Iterator[Work]:
         "mask_ptr": None, "mask_indptr": None, "sm_scale": 128**-0.5,
         "kv_group_num": heads // kv_heads,
         **{
-            f"stride_{name}{axis}": each.stride(at)
-            for name, each in strided.items()
-            for at, axis in enumerate(("bs", "h"))
+            f"stride_{name}{axis}": tensor.stride(axis_index)
+            for name, tensor in strided.items()
+            for axis_index, axis in enumerate(("bs", "h"))
         },
     }  # fmt: skip
     constants = {
@@ -73,17 +73,19 @@ def extend() -> Iterator[Work]:
     picked = [(0, 0), (batch - 1, heads - 1)]
     expected: list[Any] = []
     for b, h in picked:
-        before, own = order[b * prefix : (b + 1) * prefix], slice(b * new, (b + 1) * new)
+        before, new_rows = order[b * prefix : (b + 1) * prefix], slice(b * new, (b + 1) * new)
         kv_head = h // (heads // kv_heads)
         keys, seen = (
-            torch.cat([cache[before, kv_head], fresh[own, kv_head]])
+            torch.cat([cache[before, kv_head], fresh[new_rows, kv_head]])
             for cache, fresh in ((k_cache, k), (v_cache, v))
         )
-        expected.append(attended(q[own][rows, h], keys, seen, rows + prefix))
+        expected.append(attended(q[new_rows][rows, h], keys, seen, rows + prefix))
 
     def wrong() -> float:
         pairs = zip(picked, expected, strict=True)
-        return max(error_of(out[b * new + rows, h], each) for (b, h), each in pairs)
+        return max(
+            error_of(out[b * new + rows, h], expected_head) for (b, h), expected_head in pairs
+        )
 
     flops = 4.0 * batch * heads * new * (prefix + new / 2) * 128
     yield Work(f"sglang extend {batch}x{new} behind {prefix}", flops, [step], wrong, [out])
@@ -119,12 +121,14 @@ def _decoded(name: str, kernel: str, q: Any, k: Any, v: Any) -> Work:
     shared = {
         "kv_indptr": numbers(*range(0, (batch + 1) * length, length)),
         "num_kv_splits": numbers(*[splits] * batch),
-        **{f"stride_mid_o{axis}": parts.stride(at) for at, axis in enumerate("bhs")},
+        **{
+            f"stride_mid_o{axis}": parts.stride(axis_index) for axis_index, axis in enumerate("bhs")
+        },
     }
     buffers = {
-        f"stride_buf_{t}{axis}": each.stride(at)
-        for t, each in (("k", k), ("v", v))
-        for at, axis in enumerate(("bs", "h"))
+        f"stride_buf_{t}{axis}": tensor.stride(axis_index)
+        for t, tensor in (("k", k), ("v", v))
+        for axis_index, axis in enumerate(("bs", "h"))
     }
     module = "sglang.srt.layers.attention.triton_ops.decode_attention"
     split = Step(
@@ -157,7 +161,10 @@ def _decoded(name: str, kernel: str, q: Any, k: Any, v: Any) -> Work:
         expected.append(attended(q[b, h : h + 1], k[tokens, h // group], v[tokens, h // group])[0])
 
     def wrong() -> float:
-        return max(error_of(out[b, h], each) for (b, h), each in zip(picked, expected, strict=True))
+        return max(
+            error_of(out[b, h], expected_head)
+            for (b, h), expected_head in zip(picked, expected, strict=True)
+        )
 
     flops = 2.0 * batch * heads * length * (width + values)
     return Work(name, flops, [split, combine], wrong, [out, parts])

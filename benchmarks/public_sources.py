@@ -2,13 +2,13 @@
 
     python benchmarks/public_sources.py FOLDER [--work prefill chunk …] [--json FILE] [-j N] [--lock FILE]
 
-FOLDER holds unpacked sources: `sglang` (0.4.9), `fla` (flash-linear-attention 0.6.0), `vllm` (0.33.0),
-`flash_attn` (2.8.3), and `triton_tutorials/fused_attention.py`, the kernels of Triton's tutorial 06
-before it had descriptors. Archives are built of the manifests in `public/`, put beside them. A work is
-one kernel or several in a row, as the library launches them; aotc and Triton take turns with the
-best of the same configurations, which are those of the manifest, each held against float64 before it
-is timed. What one of them cannot hold is left to the other. Triton compiles all of them at once, in processes of their own. Data are random, results are
-poisoned.
+FOLDER holds unpacked sources: `sglang` (0.4.9), `fla` (flash-linear-attention 0.6.0), `vllm`
+(0.33.0), `flash_attn` (2.8.3), and `triton_tutorials/fused_attention.py`, Triton's tutorial 06
+before it had descriptors. Archives are built of the manifests in `public/`, put beside them. A
+work is one kernel or several in a row, as the library launches them. aotc and Triton take turns
+with the fastest of the manifest's configurations, each checked against float64 before it is
+timed. A configuration that fails for one peer stays available to the other. Triton compiles all
+of them at once, in separate processes. Data are random, results are poisoned.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from peers import Launch, built, in_turn, ranked, ratio
 from public_work import Step, Values, Work
 from triton_ahead import begin, jit_function, workers
 
-# Apart from manifests whose sources are here.
+# Apart from manifests with sources in this repository.
 MANIFESTS = Path(__file__).parent / "public"
 LIBRARIES = ("sglang", "fla", "vllm", "flash_attn", "triton_tutorials")
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
-# Of aotc alone: what Triton has no word for.
+# Config keys without an equivalent in Triton.
 OWN_KEYS = ("mma_stages", "persistent", "warp_specialize", "maxnreg", "num_consumer_groups")
 
 
 @dataclass(frozen=True)
 class Source:
-    """The works of one name: their manifest, its kernels, and what makes them."""
+    """The works of one name: their manifest, its kernels, and their builder."""
 
     manifest: str
     kernels: tuple[str, ...]
@@ -95,20 +95,20 @@ def archive_of(
     libraries: Sequence[str] = LIBRARIES,
 ) -> Path:
     """Build a manifest's kernels of the sources in a folder; return the archive."""
-    place = Path(tempfile.mkdtemp())
+    folder_copy = Path(tempfile.mkdtemp())
     for name in libraries:
-        (place / name).symlink_to((folder / name).resolve())
-    (place / manifest.name).write_bytes(manifest.read_bytes())
+        (folder_copy / name).symlink_to((folder / name).resolve())
+    (folder_copy / manifest.name).write_bytes(manifest.read_bytes())
     words = [sys.executable, "-m", "aotc", "build", manifest.name, "-o", "dist", "-j", str(jobs)]
-    asked = itertools.chain.from_iterable(("--kernel", each) for each in kernels)
-    subprocess.run([*words, "--no-lineinfo", *asked], cwd=place, check=True)
-    return place / "dist" / f"{manifest.stem}.aotc"
+    kernel_options = itertools.chain.from_iterable(("--kernel", kernel) for kernel in kernels)
+    subprocess.run([*words, "--no-lineinfo", *kernel_options], cwd=folder_copy, check=True)
+    return folder_copy / "dist" / f"{manifest.stem}.aotc"
 
 
 def aotc_launch(step: Step, library: Any, config: Values) -> Launch:
     """Return a launch from the archive."""
     kernel = library[step.kernel]
-    arguments = [step.values[each.name] for each in kernel.info.params]
+    arguments = [step.values[param.name] for param in kernel.info.params]
     choices = {name: step.constants[name] for name in kernel.info.choices}
     grid = step.grid({**step.constants, **config})
     return lambda: kernel.launch(arguments, grid=grid, config=config, choices=choices)
@@ -117,19 +117,19 @@ def aotc_launch(step: Step, library: Any, config: Values) -> Launch:
 def triton_launch(step: Step, config: Values) -> Launch:
     """Return a launch by Triton of the function below its decorators."""
     function = jit_function(step.module, step.function)
-    given = {**step.values, **step.constants, **config}
-    grid = step.grid(given)
-    return lambda: function[grid](**given)
+    kernel_args = {**step.values, **step.constants, **config}
+    grid = step.grid(kernel_args)
+    return lambda: function[grid](**kernel_args)
 
 
 def compiled_ahead(
     pool: ProcessPoolExecutor, work: Work, configs: Sequence[Sequence[Values]]
 ) -> list[Future[None]]:
-    """Begin Triton's compiles of a work; what fails will say so when it is launched."""
+    """Begin Triton's compiles of a work; a failed compile raises when it is launched."""
     return [
-        begin(pool, step.module, step.function, {**step.values, **step.constants, **config})
-        for step, each in zip(work.steps, configs, strict=True)
-        for config in each
+        begin(pool, step.module, step.function, {**step.values, **step.constants, **step_config})
+        for step, configs_of_step in zip(work.steps, configs, strict=True)
+        for step_config in configs_of_step
     ]
 
 
@@ -139,26 +139,26 @@ def chosen(
     launch_of: Callable[[Step, Values], Launch],
     configs: Sequence[list[Values]],
 ) -> tuple[Launch, str] | None:
-    """Return a peer's launch of a work with the best configuration of each kernel that is right."""
+    """Return a peer's launch of a work with each kernel's fastest correct configuration."""
     best: list[tuple[str, Launch]] = []
     for number, step in enumerate(work.steps):
         right: dict[str, Launch] = {}
         for config in configs[number]:
             name = " ".join(f"{key}={value}" for key, value in config.items())
             try:
-                own = launch_of(step, config)
+                own_launch = launch_of(step, config)
                 before = [launch for _, launch in best]
                 later = [
-                    launch_of(other, configs[number + 1 + at][0])
-                    for at, other in enumerate(work.steps[number + 1 :])
+                    launch_of(other, configs[number + 1 + offset][0])
+                    for offset, other in enumerate(work.steps[number + 1 :])
                 ]
-                error = work.error_of(in_a_row([*before, own, *later]))
+                error = work.error_of(in_a_row([*before, own_launch, *later]))
             except Exception as problem:  # noqa: BLE001 - a configuration that a peer cannot hold
                 reason = str(problem).strip()[:80]
                 print(f"    {peer} {name}: {type(problem).__name__} {reason}", flush=True)
                 continue
             if error <= 1.0:
-                right[name] = own
+                right[name] = own_launch
             else:
                 print(f"    {peer} {name} is wrong by {error:.3g} of what is tolerated", flush=True)
         ranking = ranked(right, TRIALS, LAUNCHES, ahead=True)
@@ -188,26 +188,28 @@ def measure(work: Work, library: Any) -> dict[str, object]:
         choices = {name: step.constants[name] for name in kernel.info.choices}
         configs.append(list(built(kernel, choices)))
     plain = plain_configs(work, library)
-    found = {
-        "aotc": chosen("aotc", work, lambda step, each: aotc_launch(step, library, each), configs),
+    best_by_peer = {
+        "aotc": chosen(
+            "aotc", work, lambda step, config: aotc_launch(step, library, config), configs
+        ),
         "triton": chosen("triton", work, triton_launch, plain),
     }
     row: dict[str, object] = {"work": work.name}
     peers: dict[str, Launch] = {}
-    for peer, best in found.items():
+    for peer, best in best_by_peer.items():
         if best is not None:
             peers[peer], row[f"{peer}_config"] = best
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
     for peer, values in times.items():
         row[f"{peer}_us"] = statistics.median(values) * 1e3
         row[f"{peer}_tflops"] = work.flops / statistics.median(values) / 1e9
-    if len(times) == len(found):
+    if len(times) == len(best_by_peer):
         row["over_triton"] = ratio(times["triton"], times["aotc"])
     return row
 
 
 def plain_configs(work: Work, library: Any) -> list[list[Values]]:
-    """Return Triton's configurations of each kernel of a work, also those that aotc left out."""
+    """Return Triton's configurations of each kernel of a work, also the ones aotc left out."""
     return [
         without_own_keys([dict(config) for config in library[step.kernel].info.configs])
         for step in work.steps
@@ -215,14 +217,14 @@ def plain_configs(work: Work, library: Any) -> list[list[Values]]:
 
 
 def without_own_keys(configs: Sequence[Values]) -> list[Values]:
-    """Return configurations without what Triton has no word for, each once."""
-    plain = [{k: v for k, v in each.items() if k not in OWN_KEYS} for each in configs]
-    return list({str(each): each for each in plain}.values())
+    """Return distinct configurations without the keys Triton lacks."""
+    plain = [{k: v for k, v in config.items() if k not in OWN_KEYS} for config in configs]
+    return list({str(config): config for config in plain}.values())
 
 
 @contextlib.contextmanager
 def exclusive(lock: Path | None) -> Iterator[None]:
-    """Have the GPU to oneself among programs that lock the same file; others may compile meanwhile."""
+    """Lock the GPU against programs with the same file; others may compile meanwhile."""
     if lock is None:
         yield
         return
@@ -232,7 +234,7 @@ def exclusive(lock: Path | None) -> Iterator[None]:
 
 
 def stand_in(names: Sequence[str]) -> None:
-    """Put what the libraries of works import besides their kernels in its place."""
+    """Replace the libraries' imports beside their kernels by stand-ins."""
     if any(SOURCES[name].kernels[0].startswith("sglang") for name in names):
         importlib.import_module("library_sglang")
     if any(SOURCES[name].manifest == "vllm" for name in names):
@@ -240,13 +242,13 @@ def stand_in(names: Sequence[str]) -> None:
 
 
 def measured(
-    asked: Mapping[str, Source],
+    sources: Mapping[str, Source],
     archives: Mapping[str, Path],
     pool: ProcessPoolExecutor,
     lock: Path | None,
 ) -> Iterator[dict[str, object]]:
-    """Yield the row of each work, in the order in which they are asked for."""
-    stand_in(list(asked))
+    """Yield the row of each work, in the requested order."""
+    stand_in(list(sources))
     import torch
 
     import aotc
@@ -254,7 +256,7 @@ def measured(
     libraries = {name: aotc.load(archive) for name, archive in archives.items()}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     begun: list[tuple[Work, Any, list[Future[None]]]] = []
-    for name, source in asked.items():
+    for name, source in sources.items():
         library = libraries[source.manifest]
         try:
             for work in source.works():
@@ -285,20 +287,20 @@ def main() -> int:
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
-    asked = {name: SOURCES[name] for name in options.work}
+    sources = {name: SOURCES[name] for name in options.work}
     kernels: dict[str, list[str]] = {}
-    for source in asked.values():
+    for source in sources.values():
         kernels.setdefault(source.manifest, []).extend(source.kernels)
     archives = {
         name: options.archives / f"{name}.aotc"
         if options.archives
-        else archive_of(options.folder, own, options.jobs, MANIFESTS / f"{name}.toml")
-        for name, own in kernels.items()
+        else archive_of(options.folder, kernel_names, options.jobs, MANIFESTS / f"{name}.toml")
+        for name, kernel_names in kernels.items()
     }
     sys.path.insert(0, str(options.folder))
     rows: list[dict[str, object]] = []
     with workers(max(1, options.jobs - 2), functools.partial(stand_in, options.work)) as pool:
-        for row in measured(asked, archives, pool, options.lock):
+        for row in measured(sources, archives, pool, options.lock):
             rows.append(row)
             parts = [
                 f"{key.replace('_', ' ')} {value:.3f}"

@@ -49,7 +49,7 @@ class _Platform:
 
 
 def stand_in() -> None:
-    """Put what kernels' modules import besides, and need not for their kernels, in its place."""
+    """Replace modules' imports not needed by their kernels by stand-ins."""
     import triton
     import triton.language as tl
 
@@ -92,11 +92,11 @@ def prefill() -> Iterator[Work]:
         random_tensor(batch, length, heads, FEATURES)
         for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS)
     )
-    flat = [each.view(batch * length, -1, FEATURES) for each in (q, k, v, out)]
+    flat = [tensor.view(batch * length, -1, FEATURES) for tensor in (q, k, v, out)]
     strides = {
-        f"stride_{name}{axis}": each.stride(at)
-        for name, each in zip("qkvo", flat, strict=True)
-        for at, axis in enumerate(("bs", "h"))
+        f"stride_{name}{axis}": tensor.stride(axis_index)
+        for name, tensor in zip("qkvo", flat, strict=True)
+        for axis_index, axis in enumerate(("bs", "h"))
     }
     values = {
         "Q": flat[0], "K": flat[1], "V": flat[2], "Sinks": flat[0], "sm_scale": SCALE * LOG2_E,
@@ -143,7 +143,7 @@ class _Paged:
 
 
 def _errors(out: Any, new: int, cache: _Paged, q: Any) -> Callable[[], float]:
-    """Return the error of rows of two heads, of sequences whose last `new` tokens are queries."""
+    """Return the error of rows of two heads; each sequence's last `new` tokens are queries."""
     import torch
 
     length, batch = int(cache.lengths[0]), len(cache.lengths)
@@ -161,7 +161,9 @@ def _errors(out: Any, new: int, cache: _Paged, q: Any) -> Callable[[], float]:
 
     def wrong() -> float:
         pairs = zip(picked, expected, strict=True)
-        return max(error_of(out[b * new + rows, h], each) for (b, h), each in pairs)
+        return max(
+            error_of(out[b * new + rows, h], expected_head) for (b, h), expected_head in pairs
+        )
 
     return wrong
 
@@ -180,8 +182,8 @@ def _unified(
         "output_stride_1": out.stride(1), "qq_bias_stride_0": 0,
         "rswa_prefix_lens_ptr": cache.lengths, "num_seqs": batch,
         "query_start_len_ptr": numbers(*range(0, (batch + 1) * new, new)),
-        **{f"stride_k_cache_{at}": cache.k.stride(at) for at in range(3)},
-        **{f"stride_v_cache_{at}": cache.v.stride(at) for at in range(3)},
+        **{f"stride_k_cache_{axis}": cache.k.stride(axis) for axis in range(3)},
+        **{f"stride_v_cache_{axis}": cache.v.stride(axis) for axis in range(3)},
     }  # fmt: skip
     names = ("segm_output_ptr", "segm_max_ptr", "segm_expsum_ptr")
     values |= dict(zip(names, parts, strict=False))
@@ -196,7 +198,7 @@ def _unified(
 
 
 def unified() -> Iterator[Work]:
-    """New tokens see a paged cache that they are in already."""
+    """New tokens see a paged cache with themselves already in it."""
     batch, new, length = 4, 2048, 4096
     values, constants, cache, q, out = _unified(batch, new, length, [])
     step = Step(
@@ -264,20 +266,20 @@ def _decoded(name: str, kernel: str, cache: _Paged, q: Any) -> Work:
     out = random_tensor(batch, heads, values)
     mid = torch.zeros(batch, heads, splits, values + 1, device="cuda")
     lse = torch.zeros(batch, heads, device="cuda")
-    one = torch.ones((), device="cuda")
+    unit_scale = torch.ones((), device="cuda")
     module = f"{OPS}.triton_decode_attention"
-    mids = {f"stride_mid_o{axis}": mid.stride(at) for at, axis in enumerate("bhs")}
+    mids = {f"stride_mid_o{axis}": mid.stride(axis_index) for axis_index, axis in enumerate("bhs")}
     split = Step(
         kernel, module, "_fwd_grouped_kernel_stage1",
         {
             "Q": q, "K_Buffer": cache.k, "V_Buffer": cache.v, "sm_scale": width**-0.5,
             "Req_to_tokens": cache.table, "B_Seqlen": cache.lengths, "Att_Out": mid,
             "stride_req_to_tokens_b": cache.table.stride(0), "stride_qbs": q.stride(0),
-            "stride_qh": q.stride(1), **mids, "k_scale": one, "v_scale": one,
+            "stride_qh": q.stride(1), **mids, "k_scale": unit_scale, "v_scale": unit_scale,
             **{
-                f"stride_buf_{name}{axis}": each.stride(at)
-                for name, each in (("k", cache.k), ("v", cache.v))
-                for at, axis in enumerate(("pbs", "bs", "h"))
+                f"stride_buf_{name}{axis}": tensor.stride(axis_index)
+                for name, tensor in (("k", cache.k), ("v", cache.v))
+                for axis_index, axis in enumerate(("pbs", "bs", "h"))
             },
         },
         {
@@ -309,16 +311,16 @@ def paged() -> Iterator[Work]:
     cache = _Paged(batch, length)
     q, out = (random_tensor(batch, HEADS, FEATURES) for _ in range(2))
     k, v = cache.by_features()
-    one = torch.ones((), device="cuda")
+    unit_scale = torch.ones((), device="cuda")
     values = {
         "output_ptr": out, "query_ptr": q, "key_cache_ptr": k, "value_cache_ptr": v,
         "sink_ptr": None, "block_tables_ptr": cache.table, "seq_lens_ptr": cache.lengths,
-        "alibi_slopes_ptr": None, "scale": SCALE, "k_scale": one, "v_scale": one,
+        "alibi_slopes_ptr": None, "scale": SCALE, "k_scale": unit_scale, "v_scale": unit_scale,
         "out_scale_inv": 1.0, "block_table_stride": cache.table.stride(0),
-        **{f"query_stride_{at}": q.stride(at) for at in range(2)},
-        **{f"output_stride_{at}": out.stride(at) for at in range(2)},
-        **{f"stride_k_cache_{at}": k.stride(at) for at in range(5)},
-        **{f"stride_v_cache_{at}": v.stride(at) for at in range(4)},
+        **{f"query_stride_{axis}": q.stride(axis) for axis in range(2)},
+        **{f"output_stride_{axis}": out.stride(axis) for axis in range(2)},
+        **{f"stride_k_cache_{axis}": k.stride(axis) for axis in range(5)},
+        **{f"stride_v_cache_{axis}": v.stride(axis) for axis in range(4)},
         "query_start_len_ptr": numbers(*range(batch + 1)),
     }  # fmt: skip
     constants = {
@@ -337,7 +339,7 @@ def paged() -> Iterator[Work]:
 
 
 def prefix() -> Iterator[Work]:
-    """New tokens see those before them in a paged cache, and each other."""
+    """New tokens see earlier ones in a paged cache, and each other."""
     import torch
 
     batch, new, before = 4, 2048, 2048
@@ -346,27 +348,27 @@ def prefix() -> Iterator[Work]:
     q, out = (random_tensor(batch * new, HEADS, FEATURES) for _ in range(2))
     fresh = [
         torch.stack([
-            torch.cat([cache.seen(b, h)[at][before:] for b in range(batch)]) for h in range(KV_HEADS)
+            torch.cat([cache.seen(b, h)[side][before:] for b in range(batch)]) for h in range(KV_HEADS)
         ], 1).contiguous()
-        for at in range(2)
+        for side in range(2)
     ]  # fmt: skip
-    one = torch.ones((), device="cuda")
+    unit_scale = torch.ones((), device="cuda")
     strided = {"q": q, "k": fresh[0], "v": fresh[1], "o": out}
     values = {
         "Q": q, "K": fresh[0], "V": fresh[1], "K_cache": k_cache, "V_cache": v_cache,
-        "sink_ptr": None, "B_Loc": cache.table, "sm_scale": SCALE, "k_scale": one, "v_scale": one,
+        "sink_ptr": None, "B_Loc": cache.table, "sm_scale": SCALE, "k_scale": unit_scale, "v_scale": unit_scale,
         "out_scale_inv": 1.0, "B_Start_Loc": numbers(*range(0, (batch + 1) * new, new)),
         "B_Seqlen": cache.lengths, "Out": out, "stride_b_loc_b": cache.table.stride(0),
         "stride_b_loc_s": cache.table.stride(1),
         **{
-            f"stride_{name}{axis}": each.stride(at)
-            for name, each in strided.items()
-            for at, axis in enumerate(("bs", "h", "d"))
+            f"stride_{name}{axis}": tensor.stride(side)
+            for name, tensor in strided.items()
+            for side, axis in enumerate(("bs", "h", "d"))
         },
-        **{f"stride_k_cache_{axis}": k_cache.stride(at) for axis, at in (
+        **{f"stride_k_cache_{axis}": k_cache.stride(side) for axis, side in (
             ("bs", 0), ("h", 1), ("d", 2), ("x", 4)
         )},
-        **{f"stride_v_cache_{axis}": v_cache.stride(at) for at, axis in enumerate(
+        **{f"stride_v_cache_{axis}": v_cache.stride(side) for side, axis in enumerate(
             ("bs", "h", "d", "bl")
         )},
     }  # fmt: skip

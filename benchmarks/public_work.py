@@ -1,6 +1,6 @@
-"""What a benchmark of public sources times: kernels of a library in a row, on its arguments.
+"""A timed work of public sources: kernels of a library in a row, on its arguments.
 
-A work holds what they leave against float64; its arguments are random.
+A work checks their results against float64; its arguments are random.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass
 class Work:
-    """What is timed: kernels in a row, and what they leave, as a multiple of what is tolerated.
+    """A timed work: kernels in a row, with the error of their outputs relative to the tolerance.
 
     Outputs hold `initial` before they are checked: NaN, or 0 where kernels add to them.
     """
@@ -43,11 +43,11 @@ class Work:
     initial: float = math.nan
 
     def error_of(self, launch: Launch) -> float:
-        """Return the error of a launch, on outputs that hold nothing of the launch before."""
+        """Return the error of a launch, on outputs reset before it."""
         import torch
 
-        for each in self.outputs:
-            each.fill_(self.initial)
+        for output in self.outputs:
+            output.fill_(self.initial)
         launch()
         torch.cuda.synchronize()
         return self.wrong()
@@ -67,9 +67,9 @@ def numbers(*values: int) -> Any:
     return torch.tensor(values, dtype=torch.int32, device="cuda")
 
 
-def error_of(found: Any, expected: Any) -> float:
-    """Return the largest error as a multiple of what is tolerated, infinite if anything is NaN."""
-    error = ((found.double() - expected).abs().max() / expected.abs().max()).item()
+def error_of(actual: Any, expected: Any) -> float:
+    """Return the largest error as a multiple of the tolerance, infinite if anything is NaN."""
+    error = ((actual.double() - expected).abs().max() / expected.abs().max()).item()
     return math.inf if math.isnan(error) else error / TOLERANCE
 
 
@@ -103,12 +103,12 @@ def causal_work(
     picked = [(0, 0), (batch - 1, heads - 1)]
     expected: list[Any] = []
     for b, h in picked:
-        keys, seen = (each[b, :, h // heads_per_kv_head] for each in (k, v))
+        keys, seen = (tensor[b, :, h // heads_per_kv_head] for tensor in (k, v))
         expected.append(attended(q[b, rows, h], keys, seen, rows if is_causal else None))
 
     def wrong() -> float:
-        found = [out[b, rows, h] for b, h in picked]
-        return max(map(error_of, found, expected))
+        actual = [out[b, rows, h] for b, h in picked]
+        return max(map(error_of, actual, expected))
 
     flops = (2.0 if is_causal else 4.0) * batch * heads * length**2 * features
     return Work(f"{name} {batch}x{heads}x{length}", flops, [step], wrong, [out])

@@ -1,12 +1,12 @@
-"""What memory gives to a launch that only reads as many bytes as a decode of one sequence has to.
+"""Memory bandwidth of launches only reading as many bytes as a decode of one sequence.
 
     aotc build benchmarks/read_pages.toml -o dist
     python benchmarks/read_pages.py dist/read_pages.aotc [--lengths 8192 …]
 
-The cache is that of decode.py, in pages in any order or one after the other, copied by TMA as decode does; then
-its keys alone, as one tensor of as many bytes, loaded by threads. Launches in a row are on other bytes each, and
-start while the one before ends (PDL). Every configuration runs in turn with a copy that reads and writes as many
-bytes; the best of each kind are printed.
+The cache is decode.py's, in pages in any order or in sequence, copied by TMA as decode does.
+Then its keys alone are one tensor of as many bytes, loaded by threads. Launches in a row read
+different bytes, and start while the previous one ends (PDL). Every configuration runs in turn
+with a copy reading and writing as many bytes; the fastest of each kind are printed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from decode_work import Shape, Tensors
 from peers import Launch, built, of_turn, ranked
 
 ROUNDS = 9
-# Programs of the kernel that loads by threads: some for each of 132 SMs.
+# Programs of the kernel with loads by threads: some for each of 132 SMs.
 THREAD_PROGRAMS = (132, 264, 528, 1056)
 
 
 def page_candidates(tensors: Tensors, library: Any, kind: str) -> Iterator[tuple[str, OfSet]]:
-    """Yield launches that copy pages, by the block table or one after the other."""
+    """Yield launches copying pages, by the block table or in sequence."""
     import torch
 
     shape, kernel = tensors.shape, library["read_pages"]
@@ -36,19 +36,19 @@ def page_candidates(tensors: Tensors, library: Any, kind: str) -> Iterator[tuple
     if kind == "in order":
         tables = torch.sort(tables.flatten()).values.view(tables.shape)
     for config, programs in itertools.product(built(kernel), PROGRAMS):
-        each = tensors.splits(programs)
+        splits = tensors.splits(programs)
         sums = torch.empty(shape.kv_heads * shape.max_pages, device=tensors.device)
-        numbers = (shape.kv_heads, shape.max_pages, each)
+        numbers = (shape.kv_heads, shape.max_pages, splits)
 
         def of_set(index: int, config=config, sums=sums, numbers=numbers) -> Launch:
             arguments = [tensors.k, tensors.v, tables[index, 0], sums, *numbers]
             return lambda: kernel.launch(arguments, config=config, pdl=True)
 
-        yield f"pages {kind} {config}, {each} pages a split", of_set
+        yield f"pages {kind} {config}, {splits} pages a split", of_set
 
 
 def row_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet]]:
-    """Yield launches that load as many neighbouring bytes by threads."""
+    """Yield launches loading as many contiguous bytes by threads."""
     import torch
 
     shape, kernel = tensors.shape, library["read_rows"]
@@ -67,7 +67,7 @@ def row_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet]
 
 
 def main() -> int:
-    """Print what launches take, 1, 3 and 8 in a row."""
+    """Print launch times, 1, 3 and 8 in a row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("archive", type=Path)
     parser.add_argument("--lengths", nargs="+", type=int, default=[8192])
@@ -95,7 +95,9 @@ def main() -> int:
         for launches in (1, 3, 8):
             ranking = ranked(peers, ROUNDS, launches, ahead=True)
             for kind in ("copy", *kinds):
-                took, name = next(each for each in ranking if each[1].startswith(kind))
+                took, name = next(
+                    candidate for candidate in ranking if candidate[1].startswith(kind)
+                )
                 rate = shape.read / took / 1e9
                 print(
                     f"{shape.name}, {launches} in a row: {took * 1e3:6.2f} us {rate:.2f} TB/s {name}"

@@ -1,4 +1,4 @@
-"""Kernels that only read the pages of a cache: what memory gives to launches of a few microseconds."""
+"""Kernels only reading a cache's pages: the bandwidth of launches of a few microseconds."""
 
 import triton
 import triton.language as tl

@@ -1,10 +1,10 @@
-"""What `aotc record` costs a program, and whether what it writes builds.
+"""Cost of `aotc record` to a program, and a build of its manifest.
 
     python -m benchmarks.record [--python PYTHON]
 
-Runs `record_program.py` without and with the recorder in turn, prints the time of a launch of each
-kernel and their ratio, and builds an archive of the manifest. PYTHON has torch and Triton; it need
-not have aotc. Needs a GPU, left alone meanwhile.
+Runs `record_program.py` without and with the recorder in turn, and prints the time of a launch
+of each kernel and their ratio. Then it builds an archive of the manifest. PYTHON has torch and
+Triton; it need not have aotc. Needs an otherwise idle GPU.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def keep_least(least: dict[str, float], command: list[str]) -> None:
-    """Run a program, and keep the least that it printed of each time."""
+    """Run a program, and keep its least printed value of each time."""
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     for name, value in json.loads(text.splitlines()[-1]).items():
         least[name] = min(value, least.get(name, value))

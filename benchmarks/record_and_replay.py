@@ -1,12 +1,12 @@
-"""Programs that are recorded, built, and run again from their archive with Triton made unimportable.
+"""Programs recorded, built, and rerun from their archive with Triton made unimportable.
 
     python -m benchmarks.record_and_replay [--python PYTHON] [--library liger_kernel] [--library fla]
 
-For `record_program.py`, and for each library that PYTHON has: the program runs with Triton and an
-empty cache, again with the cache that this left, under `aotc record`, and from the archive; outputs
-are compared, and times to the first result printed. Then what a launch costs: Triton's, one from
-the archive, the loader's own. PYTHON has torch, Triton and aotc (by default it is this one). Needs a
-GPU, left alone meanwhile.
+For `record_program.py`, and for each library in PYTHON, the program runs four times: with Triton
+and an empty cache, with the filled cache, under `aotc record`, and from the archive. Outputs are
+compared, and times to the first result printed. Then launches are timed: Triton's, one from the
+archive, the loader's own. PYTHON has torch, Triton and aotc (by default it is this one). Needs
+an otherwise idle GPU.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 class _Replay:
-    """One program, and the folder of what its runs leave."""
+    """One program, and the folder for its runs' files."""
 
     def __init__(self, python: str, folder: Path, name: str, program: list[str]) -> None:
         self.python, self.folder, self.name, self.program = python, folder, name, program
@@ -67,7 +67,7 @@ class _Replay:
         (folder / "blocker" / "sitecustomize.py").write_text(BLOCKER)
 
     def run(self) -> int:
-        """Run the program in all ways and print what it said."""
+        """Run the program in all ways and print its output."""
         print(f"== {self.name}")
         cold = self._program("jit", [])
         warm = self._program("jit", [])
@@ -84,16 +84,16 @@ class _Replay:
             return 1
         run = ["-m", "aotc.triton", "--stand-in", "--archive", str(self.archive), "--"]
         replayed = self._program("replayed", [], run, blocked=True)
-        outputs = [str(self.folder / f"{one}.pt") for one in ("jit", "replayed")]
-        told = self._json([self.python, "-c", COMPARE, *outputs])
-        for title, found in {
+        outputs = [str(self.folder / f"{mode}.pt") for mode in ("jit", "replayed")]
+        differences = self._json([self.python, "-c", COMPARE, *outputs])
+        for title, figures in {
             "Triton, empty cache": cold, "Triton, warm cache": warm, "from the archive": replayed,
         }.items():  # fmt: skip
-            print(f"{title:>20}: {json.dumps(found)}")
-        print(f"{'outputs':>20}: {json.dumps(told)}")
+            print(f"{title:>20}: {json.dumps(figures)}")
+        print(f"{'outputs':>20}: {json.dumps(differences)}")
         if self.name == "record_program":
             self._overhead()
-        return int(bool(replayed.get("failed")) or "missing" in told.values())
+        return int(bool(replayed.get("failed")) or "missing" in differences.values())
 
     def _overhead(self) -> None:
         script = [self.python, str(HERE / "launch_overhead.py")]
@@ -120,7 +120,7 @@ class _Replay:
         return self._json(command, blocked=blocked)
 
     def _json(self, command: list[str], *, blocked: bool = False) -> dict[str, Any]:
-        """Run a command; return the last line that it printed."""
+        """Run a command; return its last line of output."""
         blocker = [str(self.folder / "blocker")] if blocked else []
         path = [*blocker, str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {

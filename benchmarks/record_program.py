@@ -1,8 +1,8 @@
-"""A program to record: kernels that are autotuned, have heuristics, take None, and strides.
+"""A program to record: kernels with autotuning, heuristics, None arguments, and strides.
 
     python record_program.py [OUTPUTS]
 
-Prints, as JSON, the seconds to its first result and the microseconds of a launch after that; its
+Prints, as JSON, the seconds to its first result and the microseconds of a launch after it; its
 results are written to OUTPUTS. Needs torch, Triton (or archives in its place) and a GPU.
 """
 
@@ -27,11 +27,11 @@ NUM_LAUNCHES, NUM_ROUNDS = 500, 40
 )
 @triton.jit
 def add(x_ptr, y_ptr, bias_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x_ptr + at, mask=at < n) + tl.load(y_ptr + at, mask=at < n)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x_ptr + offsets, mask=offsets < n) + tl.load(y_ptr + offsets, mask=offsets < n)
     if bias_ptr is not None:
         value += tl.load(bias_ptr)
-    tl.store(out_ptr + at, value, mask=at < n)
+    tl.store(out_ptr + offsets, value, mask=offsets < n)
 
 
 @triton.heuristics({"EVEN": lambda args: args["n_cols"] % args["BLOCK"] == 0})
@@ -49,8 +49,12 @@ def norm(x_ptr, out_ptr, stride, n_cols, eps, BLOCK: tl.constexpr, EVEN: tl.cons
 
 @triton.jit
 def column(x_ptr, out_ptr, n, stride_x, stride_out, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + at * stride_out, tl.load(x_ptr + at * stride_x, mask=at < n), mask=at < n)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(
+        out_ptr + offsets * stride_out,
+        tl.load(x_ptr + offsets * stride_x, mask=offsets < n),
+        mask=offsets < n,
+    )
 
 
 def run_add(x, y, bias, out):

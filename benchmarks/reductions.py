@@ -1,11 +1,12 @@
-"""Additions to global memory by copies that reduce, against atomics of threads and, of products, cuBLAS.
+"""Additions to global memory by reducing bulk copies, against threads' atomics and cuBLAS.
 
     aotc build benchmarks/reductions.toml -o dist
     python benchmarks/reductions.py dist/reductions.aotc [--json FILE]
 
-Products are cut along K and added up in the result; tensors of integers are added to a total. Of one source, one build
-adds by `cp.reduce.async.bulk` of a tile in shared memory, the other by `red` of four numbers of a thread at
-most. Every configuration is held against float64 first; each peer picks its best one, and they run in turn.
+Products are split along K and added up in the result; tensors of integers are added to a total.
+From one source, one build adds by `cp.reduce.async.bulk` of a tile in shared memory. The other
+adds by `red` of at most four numbers of a thread. Every configuration is checked against float64
+first; each peer picks its fastest one, and they run in turn.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ROUNDS, TRIALS, LAUNCHES = 21, 3, 5
 # M, N, K: as many tiles as half the SMs of a GPU and fewer, weights' gradients among them.
 PRODUCTS = ((512, 512, 16384), (1024, 1024, 16384), (2048, 2048, 8192), (4096, 4096, 8192))
 SPLITS = (4, 16)
-TENSORS = (1 << 22, 1 << 26)  # elements: those of the first stay in the L2 cache
+TENSORS = (1 << 22, 1 << 26)  # elements: the first size stays in the L2 cache
 PEERS = {"aotc": "gpu", "threads": "sys"}
 
 
@@ -47,8 +48,8 @@ def product_rates(kernel: Any, m: int, n: int, k: int, element: str) -> dict[str
         for split in SPLITS:
             choices = {"SCOPE": scope, "SPLIT_K": split}
             for config in built(kernel, choices):
-                # Columns of all are neighbours, which is compiled in.
-                strides = (each.stride(0) for each in (a, b, out))
+                # All have contiguous columns, and this is compiled in.
+                strides = (tensor.stride(0) for tensor in (a, b, out))
                 arguments = [a, b, out, m, n, k, *strides]
 
                 def launch(config=config, choices=choices, arguments=arguments) -> None:
@@ -67,13 +68,13 @@ def product_rates(kernel: Any, m: int, n: int, k: int, element: str) -> dict[str
 
 
 def tensor_rates(kernel: Any, elements: int) -> dict[str, float]:
-    """Return the GB/s at which a tensor of i32 is added to a total, read and written, of each peer."""
+    """Return each peer's GB/s, read and written, of adding an i32 tensor to a total."""
     import torch
 
     x = torch.randint(-4, 5, (elements,), device="cuda").int()
     total = torch.zeros(elements, device="cuda", dtype=torch.int32)
     num_sms = torch.cuda.get_device_properties(0).multi_processor_count
-    moved = elements * (x.element_size() + 2 * total.element_size())
+    num_bytes = elements * (x.element_size() + 2 * total.element_size())
 
     def candidates(*, by_copies: bool) -> Iterator[tuple[str, Launch]]:
         for config in built(kernel):
@@ -99,7 +100,7 @@ def tensor_rates(kernel: Any, elements: int) -> dict[str, float]:
     }
     peers["torch"] = {"add_": lambda: total.add_(x)}
     print(f"{elements} elements of i32, rates in GB/s", flush=True)
-    return rates_in_turn(peers, 1000 * moved, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
+    return rates_in_turn(peers, 1000 * num_bytes, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
 
 
 def main() -> None:

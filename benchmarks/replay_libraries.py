@@ -1,20 +1,23 @@
-"""Libraries of Triton kernels, unchanged, with a JIT and from archives: what launches, what it costs.
+"""Libraries of Triton kernels, unchanged, with a JIT and from archives: coverage and cost.
 
     python -m benchmarks.replay_libraries FOLDER… [--library NAME] [--only NAMES] [--python PYTHON]
         [--limit-s S] [-j N] [--configs K] [--lock FILE] [--without-gpu]
 
-FOLDER are unpacked sources of Liger-Kernel (`liger_kernel`), flash-linear-attention (`fla`) and SGLang
-(`sglang`). For each, the functions of `library_NAME.py` run under `aotc record` with Triton and an
-empty cache, in N processes, and an archive is built of the manifest. Then one process at a time: one
-function with Triton and an empty cache; all of them with the cache that recording left, with the recorder
-and without it in turn; and from the archive, with Triton made unimportable. A table tells how many
-functions ran, whether their outputs are those of Triton, how many of the recorded specialisations
-launched, the times to the first and the last result, and what recording costs a launch; rounds are timed
-while FILE is locked, so that libraries may run side by side. Whatever fails or takes longer than S
-seconds for a library leaves its place empty, with the reason below. Autotuners try K configs, the first
-ones, of each function: several tune at a time, so that a choice means little. PYTHON has torch, Triton
-and aotc (by default it is this one). Needs a GPU, or `--without-gpu` records and builds: Triton compiles
-for sm_90a, and what is launched does nothing.
+FOLDER are unpacked sources of Liger-Kernel (`liger_kernel`), flash-linear-attention (`fla`) and
+SGLang (`sglang`). For each, the functions of `library_NAME.py` run under `aotc record` with
+Triton and an empty cache, in N processes, and an archive is built of the manifest. Then one
+process at a time runs: one function with Triton and an empty cache; all of them with the filled
+cache, with and without the recorder in turn; and all from the archive, with Triton made
+unimportable.
+
+A table gives the number of functions run, whether their outputs equal Triton's, and how many
+recorded specialisations launched. It also gives the times to the first and the last result, and
+the recorder's cost per launch. Rounds are timed while FILE is locked, so libraries may run side
+by side. A failure, or more than S seconds for a library, leaves the cell empty, with the reason
+below. Autotuners try the first K configs of each function; several tune at a time, so their
+choice means little. PYTHON has torch, Triton and aotc (by default it is this one). Needs an
+otherwise idle GPU, or `--without-gpu` records and builds: Triton compiles for sm_90a, and
+launches do nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from benchmarks.triton_blocker import BLOCKER
 HERE = Path(__file__).resolve().parent
 LIBRARIES = ("liger_kernel", "fla", "sglang")
 REPEATS = 30  # the recorder samples the first eight launches of each kernel at each place
-RECORD_SHARE = 0.55  # of the time, before what is not done is ended
+RECORD_SHARE = 0.55  # share of the time, before unfinished functions are ended
 COLUMNS = {
     "ran": "functions that ran with the JIT, of all",
     "replayed": "of these, from the archive",
@@ -60,7 +63,7 @@ class StepError(Exception):
 
 @dataclass
 class Replay:
-    """One library: what its runs leave, and its line of the table."""
+    """One library: its runs' files, and its line of the table."""
 
     name: str
     options: argparse.Namespace
@@ -111,16 +114,18 @@ class Replay:
         parts += ["-j", str(self.options.j), *self._configs()]
         python = self.options.python
         self._command([python, *record, python, *parts], may_fail=True)
-        told = json.loads(Path(f"{outputs}.json").read_text())
-        self.line["ran"] = f"{len(told['ran'])}/{len(told['ran']) + len(told['failed'])}"
-        self.line["record s"] = _seconds(told)
-        self._note("with the JIT", told["failed"])
-        longest = sorted(told["seconds"].items(), key=lambda one: -one[1])
+        program_record = json.loads(Path(f"{outputs}.json").read_text())
+        self.line["ran"] = (
+            f"{len(program_record['ran'])}/{len(program_record['ran']) + len(program_record['failed'])}"
+        )
+        self.line["record s"] = _seconds(program_record)
+        self._note("with the JIT", program_record["failed"])
+        longest = sorted(program_record["seconds"].items(), key=lambda timing: -timing[1])
         took = ", ".join(f"{name} {seconds:.1f}" for name, seconds in longest)
         self.notes.append(f"seconds with the JIT, compiles among them: {took}")
-        if not told["ran"]:
+        if not program_record["ran"]:
             raise StepError("no function ran")
-        return told
+        return program_record
 
     def _configs(self) -> tuple[str, ...]:
         return ("--configs", str(self.options.configs))
@@ -129,9 +134,9 @@ class Replay:
         manifest, start = self.folder / self.name / "kernels.toml", time.perf_counter()
         command = [self.options.python, "-m", "aotc", "build", str(manifest), "--keep-going"]
         command += ["-o", str(self.folder / "dist"), "-j", str(self.options.j)]
-        told = self._command(command, may_fail=True)
+        output = self._command(command, may_fail=True)
         self.line["build s"] = f"{time.perf_counter() - start:.1f}"
-        self.notes += told.splitlines()[-1:]
+        self.notes += output.splitlines()[-1:]
 
     def _replay(self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]) -> None:
         """Run the functions from the archive, and compare."""
@@ -153,15 +158,24 @@ class Replay:
             for name, error in errors.items()
             if not error <= 1
         ]
-        worst = max((one for one in errors.values() if one <= 1), default=0.0)
+        worst = max(
+            (relative_error for relative_error in errors.values() if relative_error <= 1),
+            default=0.0,
+        )
         self.notes.append(f"outputs that are close differ by at most {worst:.2g} of what may be")
-        missing = [one for one in recorded["launched"] if one not in launched]
-        self.notes += [f"not launched from the archive: {one}" for one in missing]
+        missing = [
+            specialisation
+            for specialisation in recorded["launched"]
+            if specialisation not in launched
+        ]
+        self.notes += [
+            f"not launched from the archive: {specialisation}" for specialisation in missing
+        ]
 
     def _note(self, title: str, failed: dict[str, str]) -> None:
         """Note why functions failed, each reason once."""
         for why in dict.fromkeys(failed.values()):
-            names = ", ".join(name for name, one in failed.items() if one == why)
+            names = ", ".join(name for name, reason in failed.items() if reason == why)
             self.notes.append(f"{title}: {names}: {why}")
 
     def _program(
@@ -177,7 +191,7 @@ class Replay:
         self, command: list[str], *, blocked: bool = False, may_fail: bool = False,
         cache: str = "cache",
     ) -> str:  # fmt: skip
-        """Run a command and what it starts, no longer than there is time; return what it printed."""
+        """Run a command and its children within the remaining time; return its output."""
         blocker = [str(self.folder / "blocker")] if blocked else []
         path = [*blocker, str(HERE), str(HERE.parent), *self.options.sources]
         path += filter(None, [os.environ.get("PYTHONPATH")])
@@ -199,16 +213,16 @@ class Replay:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise StepError(f"no time was left for: {' '.join(command[:8])} …") from None
         if process.returncode != 0:
-            told = "\n  ".join(out.splitlines()[-12:])
-            message = f"exit {process.returncode}: {' '.join(command[:8])} …\n  {told}"
+            last_lines = "\n  ".join(out.splitlines()[-12:])
+            message = f"exit {process.returncode}: {' '.join(command[:8])} …\n  {last_lines}"
             if not may_fail:
                 raise StepError(message)
             self.notes.append(message)
         return out
 
 
-def _seconds(told: dict[str, Any]) -> str:
-    return f"{told['first_s']:.1f}-{told['all_s']:.1f}"
+def _seconds(record: dict[str, Any]) -> str:
+    return f"{record['first_s']:.1f}-{record['all_s']:.1f}"
 
 
 def main() -> int:
@@ -224,7 +238,7 @@ def main() -> int:
     parser.add_argument("--lock", help="file that is locked while rounds are timed")
     parser.add_argument("--without-gpu", action="store_true", help="record and build")
     options = parser.parse_args()
-    options.sources = [str(Path(one).resolve()) for one in options.sources]
+    options.sources = [str(Path(source).resolve()) for source in options.sources]
     replays: list[Replay] = []
     for name in options.library or LIBRARIES:
         with tempfile.TemporaryDirectory() as temporary:
@@ -234,13 +248,19 @@ def main() -> int:
             print(*replay.notes, sep="\n", flush=True)
         replays.append(replay)
     widths = {
-        name: max(len(name), *(len(one.line.get(name, "")) for one in replays)) for name in COLUMNS
+        name: max(len(name), *(len(replay.line.get(name, "")) for replay in replays))
+        for name in COLUMNS
     }
     print(f"{'':14}", *(f"{name:>{width}}" for name, width in widths.items()))
-    for one in replays:
-        print(f"{one.name:14}", *(f"{one.line.get(name, ''):>{w}}" for name, w in widths.items()))
+    for replay in replays:
+        print(
+            f"{replay.name:14}",
+            *(f"{replay.line.get(name, ''):>{w}}" for name, w in widths.items()),
+        )
     print(*(f"{name}: {text}" for name, text in COLUMNS.items()), sep="\n")
-    return int(not options.without_gpu and any(len(one.line) < len(COLUMNS) for one in replays))
+    return int(
+        not options.without_gpu and any(len(replay.line) < len(COLUMNS) for replay in replays)
+    )
 
 
 if __name__ == "__main__":

@@ -112,10 +112,10 @@ def page(runs: Iterable[Run]) -> str:
     runs = sorted(runs, key=lambda run: not run.get("headline"))
     lines = _HEAD.splitlines()
     for area, title in AREAS.items():
-        these = [run for run in runs if run["area"] == area]
+        area_runs = [run for run in runs if run["area"] == area]
         lines += ["", f"## {title}", "", "| work | figure | over peers | card | date |"]
-        lines += ["|---|---|---|---|---|", *(line for run in these for line in _rows(run)), ""]
-        lines += [line for run in these for line in _command(run)]
+        lines += ["|---|---|---|---|---|", *(line for run in area_runs for line in _rows(run)), ""]
+        lines += [line for run in area_runs for line in _command(run)]
     return "\n".join(lines) + "\n"
 
 

@@ -1,12 +1,13 @@
-"""Rings of eight CTAs, both directions at once: tiles sent by st.async against tiles read from neighbours.
+"""Rings of eight CTAs in both directions: tiles sent by st.async against reads from neighbours.
 
     aotc build benchmarks/ring.toml -o dist
     python benchmarks/ring.py dist/ring.aotc [--json FILE]
 
-Each CTA of a cluster passes a tile on to both neighbours in every step, and adds up what comes. A link is
-one direction from one CTA to the next; its rate is the bytes of the tiles that it carries in the time of
-a launch of many steps. Before it is timed, each configuration is held against the sums of NumPy, bit by bit, over a
-poisoned result. The best of either way run in turn; ratios are medians of rounds.
+Each CTA of a cluster passes a tile on to both neighbours in every step, and adds up the incoming
+tiles. A link is one direction from one CTA to the next. Its rate is the bytes of its tiles over
+the time of a launch of many steps. Before it is timed, each configuration is checked against the
+sums of NumPy, bit by bit, over a poisoned result. The fastest of either way run in turn; ratios
+are medians of rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WAYS = {"st.async": False, "ld.shared::cluster": True}
 
 
 def expected(x: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of the rows that pass by each CTA, to the right and to the left."""
+    """Return each CTA's sums of the passing rows, to the right and to the left."""
     turned = x.reshape(-1, SIZE, x.shape[-1])
     right, left = (
         np.sum([np.roll(turned, way * step, 1) for step in range(1, steps + 1)], axis=0)
@@ -38,7 +39,7 @@ def expected(x: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bytes_of_link(config: dict[str, Any], steps: int) -> int:
-    """Return the bytes that one direction between two CTAs carries in a launch."""
+    """Return the bytes of one direction between two CTAs in a launch."""
     return steps * config["BLOCK"] * 4
 
 
@@ -50,7 +51,7 @@ class Ring:
 
         self.kernel, self.config, self.pull, self.clusters = kernel, config, pull, clusters
         shape = clusters * SIZE, config["BLOCK"]
-        # Whole numbers, so that sums are exact in any order.
+        # Whole numbers: sums are exact in any order.
         self.x = torch.randint(-8, 9, shape, device="cuda").float()
         self.right, self.left = (torch.empty_like(self.x) for _ in range(2))
 
@@ -60,7 +61,7 @@ class Ring:
         self.kernel.launch(arguments, config=self.config, choices={"PULL": self.pull})
 
     def problem(self) -> str:
-        """Return what is wrong with the sums, if anything."""
+        """Return the error in the sums, if any."""
         for out in (self.right, self.left):
             out.fill_(float("nan"))
         self.launch(FEW_STEPS)
@@ -71,7 +72,7 @@ class Ring:
 
 
 def best(rings: list[Ring]) -> Ring:
-    """Return the ring with the highest rate of a link among those that compute what they should."""
+    """Return the correct ring with the highest rate of a link."""
     right = {}
     for ring in rings:
         trouble = ring.problem()
@@ -84,7 +85,7 @@ def best(rings: list[Ring]) -> Ring:
         key: bytes_of_link(right[key].config, STEPS) / milliseconds / 1e6
         for milliseconds, key in took
     }
-    for key, rate in sorted(rates.items(), key=lambda each: -each[1]):
+    for key, rate in sorted(rates.items(), key=lambda key_and_rate: -key_and_rate[1]):
         print(f"        {rate:8.2f} GB/s a link  {key}", flush=True)
     return right[max(rates, key=lambda key: rates[key])]
 
@@ -105,19 +106,21 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {clusters} clusters")
     rows = []
     configs = [
-        {key: value for key, value in each.items() if key != "PULL"} for each in built(kernel)
+        {key: value for key, value in config.items() if key != "PULL"} for config in built(kernel)
     ]
     for count in (1, clusters):
         chosen: dict[str, Ring] = {}
         for name, pull in WAYS.items():
             print(f"{name}, {count} clusters", flush=True)
-            chosen[name] = best([Ring(kernel, each, pull=pull, clusters=count) for each in configs])
+            chosen[name] = best(
+                [Ring(kernel, config, pull=pull, clusters=count) for config in configs]
+            )
         times = in_turn({name: ring.launch for name, ring in chosen.items()}, ROUNDS, LAUNCHES)
         rates = {
             name: bytes_of_link(ring.config, STEPS) / statistics.median(times[name]) / 1e6
             for name, ring in chosen.items()
         }
-        # Tiles of the two may differ in size: what compares is the time of a byte.
+        # Tiles of the two may differ in size: compare the time of a byte.
         scale = bytes_of_link(chosen["st.async"].config, 1) / bytes_of_link(
             chosen["ld.shared::cluster"].config, 1
         )

@@ -1,6 +1,6 @@
-"""What benchmarks of kernels by rows share: their options, the fastest of candidates, and a table of results.
+"""Options, fastest candidates and table of results for benchmarks of row kernels.
 
-Invariant: a run that is cut short leaves what it has measured, on the screen and in the file.
+Invariant: an interrupted run leaves its measurements on the screen and in the file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def parser(
     description: str | None, work: Iterable[str], columns: Iterable[int]
 ) -> argparse.ArgumentParser:
     """Return a parser of the options: an archive, works, numbers of columns, and where results go."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("archive", type=Path)
-    made.add_argument("--work", nargs="*", choices=list(work), default=list(work))
-    made.add_argument("--columns", nargs="*", type=int, default=list(columns))
-    made.add_argument("--no-triton", action="store_true")
-    made.add_argument("--json", type=Path)
-    return made
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("archive", type=Path)
+    options.add_argument("--work", nargs="*", choices=list(work), default=list(work))
+    options.add_argument("--columns", nargs="*", type=int, default=list(columns))
+    options.add_argument("--no-triton", action="store_true")
+    options.add_argument("--json", type=Path)
+    return options
 
 
 def fastest(
@@ -40,14 +40,14 @@ def fastest(
     trials: int,
     launches: int,
 ) -> tuple[str, Launch] | None:
-    """Return the fastest of the candidates of which `problem` finds nothing wrong, None if there is none.
+    """Return the fastest candidate without a `problem`, None if there is none.
 
     Each takes the sets of operands in turn, so that the L2 does not hold them.
     """
-    turns, kept = itertools.count(), dict[str, Launch]()
+    turns, launches_by_key = itertools.count(), dict[str, Launch]()
     for config, bind in candidates:
         key = json.dumps(dict(config))
-        calls = [bind(each) for each in sets]
+        calls = [bind(args) for args in sets]
         try:
             trouble = problem(calls[0], sets[0])
         except Exception as error:  # noqa: BLE001 - Triton's errors have no common class
@@ -55,15 +55,15 @@ def fastest(
         if trouble:
             print(f"    {key}: {trouble}", flush=True)
         else:
-            kept[key] = of_turn(calls, turns)
-    ranking = ranked(kept, trials, launches, ahead=True) if kept else []
+            launches_by_key[key] = of_turn(calls, turns)
+    ranking = ranked(launches_by_key, trials, launches, ahead=True) if launches_by_key else []
     for took, key in ranking:
         print(f"        {1e3 * took:8.1f} us  {key}", flush=True)
-    return (ranking[0][1], kept[ranking[0][1]]) if ranking else None
+    return (ranking[0][1], launches_by_key[ranking[0][1]]) if ranking else None
 
 
 def line(row: Row) -> str:
-    """Return a row as text: rates, and what each peer's time or rate is of aotc's."""
+    """Return a row as text: rates, and each peer's time or rate relative to aotc's."""
     rates = "  ".join(f"{peer} {rate:.3f}" for peer, rate in row["tb_s"].items())
     over = "  ".join(f"{peer} {times:.3f}" for peer, times in row["over"].items())
     return f"{row['work']:24} TB/s: {rates}   aotc over: {over}   {row['configs']}"

@@ -1,9 +1,9 @@
-"""What it takes a launch in C to look up its config in a decision tree.
+"""Time of a launch in C to look up its config in a decision tree.
 
     python -m benchmarks.selection [--levels 12] [--products]
 
-On the fake driver of the tests, so the times are the library's own. Every leaf of the tree is below so many
-branches, and three features take turns from level to level: arguments, or products of them.
+On the fake driver of the tests, so the times are the library's own. Every leaf of the tree is at
+the same depth. Three features alternate from level to level: arguments, or products of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PRODUCTS = {"m": 4096, "m * n": 1 << 24, "cdiv(n, 128) * cdiv(k, 64)": 2048}
 
 
 def tree_of(rng: random.Random, levels: int, features: Mapping[str, int]) -> Tree:
-    """Return a tree in which every leaf is below `levels` branches."""
+    """Return a tree with every leaf below `levels` branches."""
     if levels == 0:
         return tuple(rng.sample(range(_CONFIGS), 3))
     feature = list(features)[levels % len(features)]
@@ -38,15 +38,15 @@ def tree_of(rng: random.Random, levels: int, features: Mapping[str, int]) -> Tre
 
 
 def kernel_of(selections: tuple[Selection, ...]) -> Kernel:
-    """Return a kernel with configs that take all arguments."""
+    """Return a kernel with configs taking all arguments."""
     cubin = golden().cubin
     params = tuple(Param(name, "scalar", "i32") for name in ("m", "n", "k"))
     variants = tuple(
-        Variant("sm_90a", f"k{at}", cubin("sm_90a", {f"k{at}": []}, bytes([at])), 32, config=at,
+        Variant("sm_90a", f"k{number}", cubin("sm_90a", {f"k{number}": []}, bytes([number])), 32, config=number,
                 grid=(parse("1"),))
-        for at in range(_CONFIGS)
+        for number in range(_CONFIGS)
     )  # fmt: skip
-    configs = tuple((("CONFIG", at),) for at in range(_CONFIGS))
+    configs = tuple((("CONFIG", number),) for number in range(_CONFIGS))
     return Kernel("steered", bytes(32), variants, params, configs=configs, selections=selections)
 
 

@@ -1,10 +1,10 @@
-"""Variants of the manifests that need more registers than a thread has, found without a GPU.
+"""Variants of the manifests exceeding a thread's registers, found without a GPU.
 
     python benchmarks/spills.py [MANIFEST]… [--target T]… [--kernel K]… [--jobs N] [--json FILE]
 
-Every variant of every kernel is compiled for every target, not only for those of the manifest, and
-for sm_90a also without the products of warpgroups. What spills, uses a stack or makes ptxas warn
-is listed; the exit code is then 1.
+Every variant of every kernel is compiled for every target, not only for the manifest's, and for
+sm_90a also without wgmma. Spills, stack use and warnings of ptxas are listed; the exit code is
+then 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULT_TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_90a-wgmma", "sm_120a
 
 @dataclass(frozen=True)
 class Use:
-    """Say what a variant uses: registers of a thread, bytes spilled and of stack, shared bytes."""
+    """Resources of a variant: registers of a thread, bytes spilled and of stack, shared bytes."""
 
     kernel: str
     target: str
@@ -44,7 +44,7 @@ class Use:
 
     @property
     def is_clean(self) -> bool:
-        """Whether registers suffice and ptxas had nothing to say."""
+        """Return whether registers suffice and ptxas has no warnings."""
         return not (self.spill_bytes or self.stack_bytes or self.warnings)
 
 
@@ -62,7 +62,7 @@ def requests(
 
 
 def measured(item: tuple[str, str, CompileRequest]) -> Use | None:
-    """Compile a variant and return what it uses, None if the target has no room for it."""
+    """Compile a variant and return its resources, None if the target has no room for it."""
     name, target, request = item
     try:
         metadata = compile_kernel(request).metadata
@@ -83,7 +83,7 @@ def measured(item: tuple[str, str, CompileRequest]) -> Use | None:
 
 
 def main() -> int:
-    """Print what spills and a summary; return 1 if anything does."""
+    """Print spills and a summary; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("manifests", nargs="*", type=Path)
     parser.add_argument("--target", action="append", metavar="T[-FEATURE]")
@@ -99,9 +99,11 @@ def main() -> int:
         for use in filter(None, pool.map(measured, items)):
             uses.append(use)
             if not use.is_clean:
-                found = f"{use.spill_bytes} bytes spilled, {use.stack_bytes} of stack"
+                spill_text = f"{use.spill_bytes} bytes spilled, {use.stack_bytes} of stack"
                 print(
-                    f"{use.kernel} {use.target}: {found}: {use.variant}", *use.warnings, flush=True
+                    f"{use.kernel} {use.target}: {spill_text}: {use.variant}",
+                    *use.warnings,
+                    flush=True,
                 )
     bad = sum(not use.is_clean for use in uses)
     print(f"{len(uses)} variants, {bad} of them short of registers")

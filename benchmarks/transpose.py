@@ -3,9 +3,9 @@
     aotc build benchmarks/transpose.toml -o dist
     python benchmarks/transpose.py dist/transpose.aotc [--no-triton] [--json FILE]
 
-aotc and Triton compile the same source of kernels/. Every configuration is held against torch before it is timed. The
-best of each, torch's own and a copy of as many bytes run in turn on matrices that the L2 does not hold; ratios are
-medians of rounds.
+aotc and Triton compile the same source of kernels/. Every configuration is checked against torch
+before it is timed. The fastest of each, torch's own and a copy of as many bytes run in turn on
+matrices larger than the L2; ratios are medians of rounds.
 """
 
 from __future__ import annotations
@@ -43,34 +43,34 @@ def operands(dtype: Any) -> list[Any]:
 def best(
     candidates: Iterator[tuple[str, Callable[[list[Any]], Launch]]], sets: list[list[Any]]
 ) -> tuple[str, Launch] | None:
-    """Return the fastest of the candidates that transpose."""
-    turns, kept = itertools.count(), dict[str, Launch]()
+    """Return the fastest of the correct candidates."""
+    turns, launches_by_key = itertools.count(), dict[str, Launch]()
     x, out = sets[0][:2]
     for key, bind in candidates:
-        calls = [bind(each) for each in sets]
+        calls = [bind(args) for args in sets]
         out.zero_()
         calls[0]()
         if (out == x.t()).all():
-            kept[key] = of_turn(calls, turns)
+            launches_by_key[key] = of_turn(calls, turns)
         else:
             print(f"    {key}: wrong", flush=True)
-    ranking = ranked(kept, TRIALS, LAUNCHES, ahead=True) if kept else []
+    ranking = ranked(launches_by_key, TRIALS, LAUNCHES, ahead=True) if launches_by_key else []
     for took, key in ranking[:4]:
         print(f"        {1e3 * took:8.1f} us  {key}", flush=True)
-    return (ranking[0][1], kept[ranking[0][1]]) if ranking else None
+    return (ranking[0][1], launches_by_key[ranking[0][1]]) if ranking else None
 
 
 def aotc_candidates(kernel: Any) -> Iterator[tuple[str, Callable[[list[Any]], Launch]]]:
-    """Yield what the archive has."""
+    """Yield the archive's launches."""
     for config in built(kernel):
         yield (
             json.dumps(config),
-            lambda each, config=config: lambda: kernel.launch(tuple(each), config=config),
+            lambda args, config=config: lambda: kernel.launch(tuple(args), config=config),
         )
 
 
 def triton_candidates(kernel: Any) -> Iterator[tuple[str, Callable[[list[Any]], Launch]]]:
-    """Yield what Triton makes of the same source, with the configs of the archive."""
+    """Yield Triton's launches of the same source, with the archive's configs."""
     path = ROOT / "kernels" / "transpose.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec
@@ -79,13 +79,13 @@ def triton_candidates(kernel: Any) -> Iterator[tuple[str, Callable[[list[Any]], 
     spec.loader.exec_module(module)
     function = module.transpose2d_kernel
 
-    def bind(config: dict[str, Any], each: list[Any]) -> Launch:
-        rows, columns = each[4:]
+    def bind(config: dict[str, Any], args: list[Any]) -> Launch:
+        rows, columns = args[4:]
         grid = (-(-rows // config["BLOCK_M"]), -(-columns // config["BLOCK_N"]))
-        return lambda: function[grid](*each, **config)
+        return lambda: function[grid](*args, **config)
 
     for config in built(kernel):
-        yield json.dumps(config), lambda each, config=config: bind(config, each)
+        yield json.dumps(config), lambda args, config=config: bind(config, args)
 
 
 def measure(library: Any, name: str, *, has_triton: bool) -> dict[str, Any]:
@@ -98,23 +98,23 @@ def measure(library: Any, name: str, *, has_triton: bool) -> dict[str, Any]:
     chosen = {"aotc": best(aotc_candidates(kernel), sets)}
     if has_triton:
         chosen["triton"] = best(triton_candidates(kernel), sets)
-    found = {peer: choice for peer, choice in chosen.items() if choice}
+    fastest_of = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
-    peers = {peer: launch for peer, (_, launch) in found.items()}
-    peers["torch"] = of_turn([lambda e=each: e[1].copy_(e[0].t()) for each in sets], turns)
-    flat = [[each[0].view(-1), each[1].view(-1)] for each in sets]
-    peers["copy"] = of_turn([lambda e=each: e[1].copy_(e[0]) for each in flat], turns)
+    peers = {peer: launch for peer, (_, launch) in fastest_of.items()}
+    peers["torch"] = of_turn([lambda e=args: e[1].copy_(e[0].t()) for args in sets], turns)
+    flat = [[args[0].view(-1), args[1].view(-1)] for args in sets]
+    peers["copy"] = of_turn([lambda e=args: e[1].copy_(e[0]) for args in flat], turns)
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
     return {
         "work": name,
-        "tb_s": {p: 2 * BYTES / statistics.median(each) / 1e9 for p, each in times.items()},
-        "over": {p: ratio(each, times["aotc"]) for p, each in times.items() if p != "aotc"},
-        "configs": {peer: key for peer, (key, _) in found.items()},
+        "tb_s": {p: 2 * BYTES / statistics.median(samples) / 1e9 for p, samples in times.items()},
+        "over": {p: ratio(samples, times["aotc"]) for p, samples in times.items() if p != "aotc"},
+        "configs": {peer: key for peer, (key, _) in fastest_of.items()},
     }
 
 
 def main() -> int:
-    """Measure what is asked for."""
+    """Measure the requested work."""
     import torch
 
     import aotc

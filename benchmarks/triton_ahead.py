@@ -1,8 +1,8 @@
-"""Compile Triton's kernels in processes of their own, before anything is launched.
+"""Compile Triton's kernels in separate processes, before any launch.
 
-Triton's frontend holds the interpreter's lock, so threads hardly help. Workers need no GPU: they put what
-they compile into the cache that `TRITON_CACHE_DIR` names, the stubs that launch it among it, where the
-process that measures finds both.
+Triton's frontend holds the interpreter's lock, so threads hardly help. Workers need no GPU: they
+fill the cache at `TRITON_CACHE_DIR` with kernels and their launching stubs, for the measuring
+process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def jit_function(module: str, name: str) -> Any:
 
 @contextlib.contextmanager
 def workers(count: int, prepare: Callable[[], None]) -> Iterator[ProcessPoolExecutor]:
-    """Yield processes that find the same modules as this one and have called `prepare`."""
+    """Yield processes with this process's module path, after a call of `prepare`."""
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, spawn, _prepared, (prepare,))
     try:
@@ -37,7 +37,7 @@ def workers(count: int, prepare: Callable[[], None]) -> Iterator[ProcessPoolExec
 def begin(
     pool: ProcessPoolExecutor, module: str, name: str, arguments: Mapping[str, Any]
 ) -> Future[None]:
-    """Have a function compiled for arguments and options; of a tensor its type is what counts."""
+    """Compile a function for arguments and options; of a tensor only the type counts."""
     types = {key: getattr(value, "dtype", value) for key, value in arguments.items()}
     return pool.submit(_compiled, module, name, types)
 
@@ -49,7 +49,7 @@ def _prepared(prepare: Callable[[], None]) -> None:
 
 def _compiled(module: str, name: str, arguments: Mapping[str, Any]) -> None:
     mocked = importlib.import_module("triton.runtime.jit").MockTensor.wrap_dtype
-    given = {key: mocked(value) for key, value in arguments.items()}
-    kernel = jit_function(module, name).warmup(**given, grid=(1,))
+    mocked_args = {key: mocked(value) for key, value in arguments.items()}
+    kernel = jit_function(module, name).warmup(**mocked_args, grid=(1,))
     launcher = importlib.import_module("triton.backends.nvidia.driver").CudaLauncher
     launcher(kernel.src, kernel.metadata)

@@ -1,8 +1,8 @@
-"""A `sitecustomize` that makes Triton unimportable, for programs that run from archives."""
+"""A `sitecustomize` to make Triton unimportable, for programs run from archives."""
 
 from __future__ import annotations
 
-# Put before everything else that is imported: of triton, only the stand-in is found.
+# Before all other import finders: of triton, only the stand-in is found.
 BLOCKER = """
 import sys
 from importlib.machinery import PathFinder

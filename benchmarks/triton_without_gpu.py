@@ -1,7 +1,7 @@
-"""Real Triton where there is no GPU: kernels are compiled for sm_90, and launches do nothing.
+"""Real Triton without a GPU: kernels are compiled for sm_90, and launches do nothing.
 
-So what a library launches can be recorded on any machine. Its tensors are on the CPU and have what was
-in their memory; what branches on them may go another way than on a GPU.
+So a library's launches can be recorded on any machine. Its tensors are on the CPU with
+uninitialised results. A branch on them may go another way than on a GPU.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _bench(
 
 
 def install() -> None:
-    """Let torch say that there is an H100, and Triton launch nothing on it."""
+    """Let torch report an H100, and Triton launch nothing on it."""
     values: dict[str, Any] = {
         "current_device": 0,
         "current_stream": SimpleNamespace(cuda_stream=0),

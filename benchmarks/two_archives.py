@@ -1,12 +1,13 @@
-"""Hold two archives of benchmarks/hopper.toml against each other, interleaved in one process.
+"""Compare two archives of benchmarks/hopper.toml, interleaved in one process.
 
     python benchmarks/two_archives.py before.aotc after.aotc [--work descriptors small …] [--json FILE]
     python benchmarks/two_archives.py before.aotc after.aotc --work descriptors --every
 
-What a change of the compiler does to its kernels shows only if both run in turn, on the same data and
-at the same clocks. For every workload the best configurations of each archive are chosen, then each of
-them runs from both archives, beside the library; with `--every` all that both have, which few kernels
-of few configurations want. A ratio above 1 means that `after` is faster.
+The effect of a change in the compiler shows only if both run in turn, on the same data and at
+the same clocks. For every workload the fastest configurations of each archive are selected. Then
+each of them runs from both archives, beside the library. `--every` runs all common
+configurations: use it with few kernels of few configurations. A ratio above 1 means `after` is
+faster.
 """
 
 from __future__ import annotations
@@ -53,23 +54,23 @@ def main() -> None:
     for item in options.work:
         for name, make in ITEMS[item].items():
             work = make()
-            names = [n for n in work.kernels if all(n in each for each in archives.values())]
+            names = [n for n in work.kernels if all(n in label for label in archives.values())]
             work.kernels = tuple(names)
             measure.shared_by_parts(work, archives["after"])
-            binds = {each: dict(measure.aotc_calls(work, archives[each])) for each in archives}
+            binds = {label: dict(measure.aotc_calls(work, archives[label])) for label in archives}
             keys = {key for calls in binds.values() for key in calls}
             if not options.every:
-                keys = {key for each in archives for key in _best(work, binds[each], task)}
+                keys = {key for label in archives for key in _best(work, binds[label], task)}
             for key in sorted(keys & binds["before"].keys() & binds["after"].keys()):
-                makers = {each: calls[key] for each, calls in binds.items()}
+                makers = {label: calls[key] for label, calls in binds.items()}
                 makers["library"] = measure.of_layers(work.library)
                 launches = {
-                    each: measure.graphed([bind(args) for args in work.sets], work.turns)
-                    for each, bind in makers.items()
+                    label: measure.graphed([bind(args) for args in work.sets], work.turns)
+                    for label, bind in makers.items()
                 }
                 times = in_turn(launches, ROUNDS, 1, ahead=True)
                 row = {"work": name, "config": key}
-                row |= {f"{each}_us": 1e3 * statistics.median(times[each]) for each in times}
+                row |= {f"{label}_us": 1e3 * statistics.median(times[label]) for label in times}
                 row["after_over_before"] = measure.spread(times["before"], times["after"])
                 row["after_over_library"] = measure.spread(times["library"], times["after"])
                 rows.append(row)

@@ -1,12 +1,12 @@
-"""Hold what two states of aotc make of the same kernels against each other, interleaved in one process.
+"""Compare the code of two states of aotc for the same kernels, interleaved in one process.
 
     python benchmarks/two_trees.py BEFORE [--after AFTER] [--jobs 2] [--only softmax …] [--json FILE]
 
-BEFORE and AFTER are checkouts with `python setup.py build_ext --inplace` done; AFTER is this one by default.
-Each builds benchmarks/two_trees.toml with its own compiler, and its own loader opens the archive, so that
-the format of archives may differ: how a compiler's code changed in months shows on one GPU, on the same
-data, at the same clocks. Both results are held against torch in fp32 first. A ratio above 1 means
-that AFTER is faster.
+BEFORE and AFTER are checkouts with `python setup.py build_ext --inplace` done; AFTER is this one
+by default. Each builds benchmarks/two_trees.toml with its own compiler, and its own loader opens
+the archive, so their archive formats may differ. Months of compiler changes can so be compared
+on one GPU, on the same data, at the same clocks. Both results are checked against torch in fp32
+first. A ratio above 1 means AFTER is faster.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _matmul(size: int = 8192) -> Arguments:
     out = torch.empty_like(a)
     pointers = {"a_ptr": a, "b_ptr": b, "bias_ptr": out, "residual_ptr": out, "out_ptr": out}
     strides = dict.fromkeys(("stride_am", "stride_bk", "stride_om"), size)
-    ones = dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), 1)
-    return {**pointers, **dict.fromkeys("MNK", size), **strides, **ones}
+    unit_strides = dict.fromkeys(("stride_ak", "stride_bn", "stride_on"), 1)
+    return {**pointers, **dict.fromkeys("MNK", size), **strides, **unit_strides}
 
 
 def _attention() -> Arguments:
@@ -87,8 +87,8 @@ def _rows() -> Arguments:
     }
     target = torch.randint(0, NUM_COLUMNS, (NUM_ROWS,), device="cuda")
     operands = {"x_ptr": x, "y_ptr": y, "logits_ptr": x, "target_ptr": target}
-    others = {"n_elements": x.numel(), "eps": EPS, "ignore_index": -100}
-    return {**operands, "out_ptr": torch.empty_like(x), **weights, **sums, **sizes, **others}
+    scalars = {"n_elements": x.numel(), "eps": EPS, "ignore_index": -100}
+    return {**operands, "out_ptr": torch.empty_like(x), **weights, **sums, **sizes, **scalars}
 
 
 def _heads(args: Arguments) -> torch.Tensor:
@@ -102,7 +102,7 @@ def _layer_norm(args: Arguments) -> torch.Tensor:
     return functional.layer_norm(x, (NUM_COLUMNS,), w, b, EPS)
 
 
-# kernel: its arguments, the name of its result, and what that is
+# kernel: its arguments, the name of its result, and the expected result
 WORK: dict[str, tuple[Callable[[], Arguments], str, Callable[[Arguments], torch.Tensor]]] = {
     "linear": (_linear, "c", lambda a: a["a"].float() @ a["b"].float().T),
     "matmul": (_matmul, "out_ptr", lambda a: a["a_ptr"].float() @ a["b_ptr"].float()),
@@ -138,10 +138,10 @@ def build(tree: Path, folder: Path, jobs: int) -> Path:
 
 
 class Tree:
-    """A checkout, and its archive as its own loader opens it.
+    """A checkout, and its archive opened by its own loader.
 
-    Both loaders have the same names, and import some modules when these are needed first. So whatever
-    may do that is done in `with tree.modules():`, where `aotc` is that of the tree.
+    Both loaders have the same module names, and import some modules lazily. So code with such
+    imports runs in `with tree.modules():`, where `aotc` is the tree's own.
     """
 
     def __init__(self, root: Path, folder: Path, jobs: int) -> None:
@@ -156,8 +156,8 @@ class Tree:
 
     @contextmanager
     def modules(self) -> Generator[None]:
-        """Have `aotc` mean that of this tree."""
-        others = _taken()
+        """Make `aotc` mean this tree's package."""
+        previous = _taken()
         sys.modules.update(self._modules)
         sys.path.insert(0, str(self.root))
         try:
@@ -165,7 +165,7 @@ class Tree:
         finally:
             sys.path.remove(str(self.root))
             self._modules = _taken()
-            sys.modules.update(others)
+            sys.modules.update(previous)
 
     def configs(self, name: str) -> list[dict[str, object]]:
         """Return the configs of a kernel."""
@@ -175,7 +175,7 @@ class Tree:
     def calls(
         self, name: str, config: dict[str, object], sets: Sequence[Arguments]
     ) -> list[Callable[[], None]]:
-        """Return a launch of a kernel for each set of arguments, of which the first was done."""
+        """Return a launch of a kernel for each set of arguments; the first has run once."""
         with self.modules():
             kernel = self._library[name]
             names = [param.name for param in kernel.info.params]
@@ -185,7 +185,7 @@ class Tree:
 
 
 def _taken() -> dict[str, ModuleType]:
-    """Take all modules of aotc out of those that are imported, and return them."""
+    """Remove all modules of aotc from the imported ones, and return them."""
     names = [name for name in sys.modules if name.partition(".")[0] == "aotc"]
     return {name: sys.modules.pop(name) for name in names}
 

@@ -1,8 +1,8 @@
-"""What verifying a variant costs: CPU seconds to compile, to interpret and to emulate, and launches.
+"""Cost of verifying a variant: CPU seconds to compile, interpret and emulate, and launches.
 
-One process, one variant after the other; every `--every`-th of those of a kernel. Of what is left,
-most is comparing. As in a worker of `aotc verify`, what was interpreted for one variant is kept for
-the next. Seconds are of this machine: compare versions on one, in turn.
+One process runs one variant after the other; every `--every`-th of a kernel's. Most of the rest
+is comparing. As in a worker of `aotc verify`, interpreted results are kept for the next variant.
+Seconds are of this machine: compare versions on one, in turn.
 
     python benchmarks/verify.py kernels/attention.toml attention_forward --every 24
 """
@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-# As in the workers of `aotc verify`: threads that wait for each other would count as work.
+# As in the workers of `aotc verify`: threads waiting for each other would count as work.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from aotc.compiler import compile_ptx
@@ -33,7 +33,7 @@ seconds: dict[str, float] = defaultdict(float)
 
 
 def timed(part: str, function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return `function`, whose CPU seconds are added to those of a part."""
+    """Return `function`, with its CPU seconds added to a part's."""
 
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         start = time.process_time()
@@ -58,11 +58,11 @@ def main() -> None:
     subjects = load_subjects(options.path, [options.kernel], [])[:: options.every]
     print(f"{'all':>7} {' '.join(f'{part:>9}' for part in PARTS)}  launches")
     totals: list[float] = []
-    kept = ReferenceCache()
+    cache = ReferenceCache()
     for subject in subjects:
         seconds.clear()
         start = time.process_time()
-        result = verify_variant(subject, VerifyOptions(), compiler, cache=kept)
+        result = verify_variant(subject, VerifyOptions(), compiler, cache=cache)
         totals.append(time.process_time() - start)
         parts = " ".join(f"{seconds[part]:>9.2f}" for part in PARTS)
         print(f"{totals[-1]:>7.2f} {parts}  {len(result.launches):>8}  {subject.label}")

@@ -1,19 +1,18 @@
-"""What `aotc verify` says of public packages: how many of their kernels it verifies, and how fast.
+"""Share of public packages' kernels verified by `aotc verify`, and its speed.
 
     pip download --no-deps --dest wheels liger-kernel fla-core
     for wheel in wheels/*.whl; do unzip -q -d packages/$(basename "${wheel%%-*}") "$wheel"; done
     python -m benchmarks.verify_packages packages [--guesses] [--variants 1] [--limit 120] [--results FILE]
 
-Each folder in `packages` is one package. `aotc init` writes a manifest of each of its files; kernels
-of which it leaves nothing to do are whole, and with `--guesses` also those for which it chose
-constants and sizes of blocks that no launch names. Of each, variants spread over all are compiled as far as PTX
-and verified, each with a limit of time. Not every type and size that a manifest lists is one that a
-kernel can have: where a variant is refused or dropped, the next takes its place. What is wrong may
-well be the kernel's own fault: an index out of bounds that its callers never reach, or undefined
-values.
+Each folder in `packages` is one package. `aotc init` writes a manifest of each of its files.
+Kernels without open points in it are whole; with `--guesses` also the ones with constants and
+block sizes chosen without a launch. Of each kernel, variants spread over all are compiled as far
+as PTX and verified, each within a time limit. Some types and sizes in a manifest do not fit the
+kernel: after a refused or dropped variant, the next takes its place. A wrong result may be the
+kernel's own fault: an index out of bounds its callers never reach, or undefined values.
 
-A long list goes in portions: what stands in `--results` is not verified again, and after
-`--seconds` of processor time a run begins no more kernels. Its table is of all that stands there.
+A long list goes in portions. Variants in `--results` are not verified again, and after
+`--seconds` of processor time a run starts no more kernels. Its table covers the whole file.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from benchmarks.soak.limits import time_limit
 TARGET = "sm_90a"
 _KERNEL = "[[kernel]]\n"
 _TODO = "# TODO: "
-_TRIES = 8  # variants of a kernel, until there is one that the target can have
-# What `aotc init` is not sure of, but has chosen.
+_TRIES = 8  # variants of a kernel, until the target accepts one
+# Choices `aotc init` is not sure of.
 _GUESS = re.compile(_TODO + r"(the sizes that launches pass|launches pass (?!None)|no launch is)")
 
 Status: TypeAlias = Literal[
@@ -55,9 +54,9 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What came of a variant, and the processor seconds that it took.
+    """Outcome of a variant, and its processor seconds.
 
-    `part` names the variants that it was picked from, the same in every run.
+    `part` names the variants it was picked from, the same in every run.
     """
 
     package: str
@@ -70,25 +69,28 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The part number `at`, of `count`, of a manifest's variants: the first that the target can have
-    is verified.
+    """Part number `part_index`, of `count`, of a manifest's variants.
+
+    The first one the target accepts is verified.
     """
 
     part: str
     manifest: Path
-    at: int
+    part_index: int
     count: int
 
     def subjects(self) -> list[Subject]:
         """Return the variants to try, none where there are fewer than parts."""
-        found = load_subjects(str(self.manifest))
-        start, stop = (at * len(found) // self.count for at in (self.at, self.at + 1))
-        return spread(found[start:stop], _TRIES)
+        subjects = load_subjects(str(self.manifest))
+        start, stop = (
+            index * len(subjects) // self.count for index in (self.part_index, self.part_index + 1)
+        )
+        return spread(subjects[start:stop], _TRIES)
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What is to be verified of a package."""
+    """A package's kernels to verify."""
 
     name: str
     version: str
@@ -113,9 +115,9 @@ def look_at(
             written = [*pool.map(write, sources)]
     whole = [path for _, paths in written for path in paths]
     candidates = [
-        Candidates(f"{path.stem} {at}", path, at, variants)
+        Candidates(f"{path.stem} {number}", path, number, variants)
         for path in whole
-        for at in range(variants)
+        for number in range(variants)
     ]
     num_kernels = sum(count for count, _ in written)
     return Package(folder.name, version_of(folder), num_kernels, len(whole), tuple(candidates))
@@ -134,11 +136,11 @@ def write_manifests(
         written = write_manifest([str(source)], str(path), [TARGET])
     except DiagnosticError:
         return 0, []  # no kernels
-    path.write_text(written.text, encoding="utf-8")  # to see what is left to do
+    path.write_text(written.text, encoding="utf-8")  # to see its open points
     alone: list[Path] = []
-    for at, text in enumerate(whole_kernels(written.text, guesses=guesses)):
-        # A manifest each, so that one that is wrong is the only one that is left out.
-        alone.append(path.with_suffix(f".{at}.toml"))
+    for number, text in enumerate(whole_kernels(written.text, guesses=guesses)):
+        # A manifest each: a wrong one is then left out alone.
+        alone.append(path.with_suffix(f".{number}.toml"))
         alone[-1].write_text(text, encoding="utf-8")
     return written.num_kernels, alone
 
@@ -149,30 +151,30 @@ def _has_kernels(source: Path) -> bool:
 
 
 def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
-    """Return a manifest for each kernel of which there is nothing left to do."""
+    """Return a manifest for each kernel without open points."""
     head, *rest = re.split(r"^\n", manifest, flags=re.MULTILINE)
     package, *tables = rest
-    found: list[str] = []
+    manifests: list[str] = []
     for table in tables:
         if not table.startswith(_KERNEL):
-            continue  # what no manifest can name is written as a comment
+            continue  # an unnameable value is written as a comment
         todos = [line for line in table.splitlines() if _TODO in line]
         if not todos or (guesses and all(map(_GUESS.search, todos))):
-            found.append(f"{head}\n{package}\n{table}")
-    return found
+            manifests.append(f"{head}\n{package}\n{table}")
+    return manifests
 
 
 def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
     """Return up to `count` of the subjects, evenly spread."""
     count = min(count, len(subjects))
-    return [subjects[at * len(subjects) // count] for at in range(count)]
+    return [subjects[index * len(subjects) // count] for index in range(count)]
 
 
 # ---- verifying --------------------------------------------------------------------------------
 
 
 def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified | None:
-    """Verify the first variant that can be compiled in this process; None if there is none at all."""
+    """Verify the first variant that compiles in this process; None if none does."""
     package, candidates = task
     start, label = time.process_time(), candidates.part
 
@@ -199,39 +201,40 @@ def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified | Non
         if result.status == "dropped":
             refused = refused or done("dropped", result.dropped)
             continue
-        gaps = (f"{each.label}: {each.gap}" for each in result.launches if each.gap)
+        gaps = (f"{launch.label}: {launch.gap}" for launch in result.launches if launch.gap)
         wrong = (
-            f"{each.label} {dict(each.scalars)}: {each.detail}"
-            for each in result.launches
-            if each.status in ("wrong", "fault")
+            f"{launch.label} {dict(launch.scalars)}: {launch.detail}"
+            for launch in result.launches
+            if launch.status in ("wrong", "fault")
         )
         return done(result.status, next(wrong, "") or next(gaps, ""))
     return refused
 
 
 def verify_all(
-    packages: Sequence[Package], known: Container[tuple[str, str]], limit_seconds: float, jobs: int
+    packages: Sequence[Package],
+    finished: Container[tuple[str, str]],
+    limit_seconds: float,
+    jobs: int,
 ) -> Iterator[Verified]:
-    """Yield what came of each variant of all packages, but for the `known` parts of them."""
+    """Yield the outcome of each variant of all packages, except the `finished` parts."""
     tasks = [
         Job(f"{package.name}: {candidates.part}", (package.name, candidates))
         for package in packages
         for candidates in package.candidates
-        if (package.name, candidates.part) not in known
+        if (package.name, candidates.part) not in finished
     ]
-    for done in run_all(tasks, partial(verify, limit_seconds=limit_seconds), jobs):
-        if isinstance(done.result, Failure):
-            package, candidates = done.task.request
-            report = done.result.report
-            yield Verified(
-                package, candidates.part, candidates.part, "failed", report, done.seconds
-            )
-        elif done.result is not None:
-            yield done.result
+    for job in run_all(tasks, partial(verify, limit_seconds=limit_seconds), jobs):
+        if isinstance(job.result, Failure):
+            package, candidates = job.task.request
+            report = job.result.report
+            yield Verified(package, candidates.part, candidates.part, "failed", report, job.seconds)
+        elif job.result is not None:
+            yield job.result
 
 
 def read_results(path: Path | None) -> list[Verified]:
-    """Return what runs before have written to a file, one line each."""
+    """Return the results of earlier runs from a file, one a line."""
     if path is None or not path.exists():
         return []
     return [Verified(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
@@ -240,7 +243,7 @@ def read_results(path: Path | None) -> list[Verified]:
 # ---- report -----------------------------------------------------------------------------------
 
 
-def table(packages: Sequence[Package], found: Sequence[Verified]) -> str:
+def table(packages: Sequence[Package], outcomes: Sequence[Verified]) -> str:
     """Return a row for each package, and one for all."""
     names = "|".join(status.removesuffix(" verified") for status in STATUSES)
     rows = [
@@ -248,16 +251,18 @@ def table(packages: Sequence[Package], found: Sequence[Verified]) -> str:
         "|-" * (7 + len(STATUSES)) + "|",
     ]
     for package in (*packages, None):
-        those = packages if package is None else [package]
-        own = [each for each in found if package is None or each.package == package.name]
-        counts = collections.Counter(each.status for each in own)
-        seconds = [each.seconds for each in own] or [0.0]
+        listed = packages if package is None else [package]
+        package_outcomes = [
+            outcome for outcome in outcomes if package is None or outcome.package == package.name
+        ]
+        counts = collections.Counter(outcome.status for outcome in package_outcomes)
+        seconds = [outcome.seconds for outcome in package_outcomes] or [0.0]
         cells = (
             "all" if package is None else package.name,
             "" if package is None else package.version,
-            sum(each.num_kernels for each in those),
-            sum(each.num_whole for each in those),
-            len(own),
+            sum(checked.num_kernels for checked in listed),
+            sum(checked.num_whole for checked in listed),
+            len(package_outcomes),
             *(counts[status] for status in STATUSES),
             f"{sum(seconds) / len(seconds):.1f} s",
             f"{max(seconds):.1f} s",
@@ -287,31 +292,38 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor, in all")
     options = parser.parse_args()
-    folders = [one for one in sorted(options.folder.iterdir()) if one.is_dir()]
-    folders = [one for one in folders if not options.packages or one.name in options.packages]
+    folders = [folder for folder in sorted(options.folder.iterdir()) if folder.is_dir()]
+    folders = [
+        folder for folder in folders if not options.packages or folder.name in options.packages
+    ]
     if not folders:
         print(f"no packages in {options.folder}", file=sys.stderr)
         return 1
     look = partial(look_at, variants=options.variants, guesses=options.guesses, jobs=options.jobs)
-    packages = [look(each, options.manifests) for each in folders]
-    packages = [replace(each, candidates=each.candidates[:: options.every]) for each in packages]
-    found = read_results(options.results)
-    known = {(each.package, each.part) for each in found}
+    packages = [look(folder, options.manifests) for folder in folders]
+    packages = [
+        replace(package, candidates=package.candidates[:: options.every]) for package in packages
+    ]
+    outcomes = read_results(options.results)
+    finished = {(outcome.package, outcome.part) for outcome in outcomes}
     left = options.seconds
-    for each in verify_all(packages, known, options.limit, options.jobs):
-        found.append(each)
-        print(f"{each.seconds:7.1f} {each.status:16} {each.package}: {each.label}", flush=True)
-        if each.detail:
-            print(f"        {each.detail.splitlines()[0]}")
+    for outcome in verify_all(packages, finished, options.limit, options.jobs):
+        outcomes.append(outcome)
+        print(
+            f"{outcome.seconds:7.1f} {outcome.status:16} {outcome.package}: {outcome.label}",
+            flush=True,
+        )
+        if outcome.detail:
+            print(f"        {outcome.detail.splitlines()[0]}")
         if options.results:
             with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(each)) + "\n")
-        left -= each.seconds
+                file.write(json.dumps(asdict(outcome)) + "\n")
+        left -= outcome.seconds
         if left <= 0:
             print("the rest is for another run")
             break
-    print(table(packages, found))
-    return int(any(each.status == "out of time" for each in found))
+    print(table(packages, outcomes))
+    return int(any(outcome.status == "out of time" for outcome in outcomes))
 
 
 if __name__ == "__main__":

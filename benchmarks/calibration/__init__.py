@@ -1,6 +1,6 @@
 """The PTX emulator held against a GPU: the same instructions and kernels on both, bit for bit.
 
-In two steps, since the machine that has the compiler rarely has the GPU:
+The machine with the compiler rarely has the GPU, so there are two steps:
 
     python -m benchmarks.calibration prepare -o dist/calibration     where aotc is installed
     python -m benchmarks.calibration run dist/calibration --json F   on the GPU's machine

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 def main() -> int:
-    """Run the command that is asked for; return 1 if a bound is broken."""
+    """Run the requested command; return 1 if a bound is broken."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration")
     commands = parser.add_subparsers(required=True)
     prepare_parser = commands.add_parser("prepare", help="assemble all cases and the kernels")
@@ -82,7 +82,7 @@ def _digests() -> dict[str, str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run cases and variants in several processes, print what was found and write it down."""
+    """Run cases and variants in several processes; print and write the results."""
     folder: Path = options.folder.resolve()
     if json.loads((folder / _DIGESTS).read_text()) != _digests():
         print(f"{folder} was prepared from other cases: prepare it again", file=sys.stderr)
@@ -96,8 +96,8 @@ def run(options: argparse.Namespace) -> int:
             return 2
     start = time.perf_counter()
     results = Results(device, time.strftime("%Y-%m-%d"))
-    for found in _each(judge_chunk, _chosen_chunks(options, folder), options.jobs):
-        results.cases += found
+    for chunk_results in _each(judge_chunk, _chosen_chunks(options, folder), options.jobs):
+        results.cases += chunk_results
     _say(start, f"{len(results.cases)} cases")
     archive = folder / _ARCHIVE
     work = partial(variants.judge_variant, archive, on_gpu=not options.emulator_only)
@@ -125,27 +125,27 @@ def _chosen_variants(options: argparse.Namespace, archive: Path) -> list[str]:
     if options.group and options.kernel is None:
         return []
     names = options.kernel or []
-    return [one for one in variants.labels(archive) if not names or one.split()[0] in names]
+    return [label for label in variants.labels(archive) if not names or label.split()[0] in names]
 
 
-def _say(start: float, what: str) -> None:
-    print(f"{what} after {time.perf_counter() - start:.0f} s", file=sys.stderr)
+def _say(start: float, message: str) -> None:
+    print(f"{message} after {time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 
 def _in_a_process(function: Callable[[], R]) -> R:
-    """Call a function in a process of its own, so that this one stays without a context."""
+    """Call a function in its own process, so this one stays without a context."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function).result()
 
 
 def _each(function: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]:
-    """Yield what a function makes of items, in their order; in this process if `jobs` is 1."""
+    """Yield a function's results in the order of items; in this process if `jobs` is 1."""
     if jobs == 1 or len(items) < 2:
         yield from map(function, items)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        made: Iterable[R] = pool.map(function, items)
-        yield from made
+        chunk_results: Iterable[R] = pool.map(function, items)
+        yield from chunk_results
 
 
 # ---- report -------------------------------------------------------------------------------------

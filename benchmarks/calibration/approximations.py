@@ -1,7 +1,7 @@
-"""Functions that the hardware approximates, against their correctly rounded values.
+"""Functions approximated by the hardware, against their correctly rounded values.
 
-Bounds are those that the PTX ISA states, in "Floating Point Instructions" and "Half Precision
-Floating Point Instructions"; a subnormal result of `ex2.approx.f16` may be off by a step.
+Bounds are from the PTX ISA, "Floating Point Instructions" and "Half Precision Floating Point
+Instructions". A subnormal result of `ex2.approx.f16` may be off by one ulp.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Atomic operations: on a cell for each thread, with what they return, and on shared cells.
+"""Atomic operations on a cell for each thread, with their results, and on shared cells.
 
-Where several threads meet in a cell, only operations whose order does not matter are run, and what
-is compared is the memory they leave.
+Where several threads share a cell, only commutative operations run, and the final memory is
+compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.calibration.case import Argument, Case, Group, Output
 
 _THREADS = 256
 _COUNT = 1 << 13
-_CELLS = 64  # that all threads share
+_CELLS = 64  # shared by all threads
 
 _ENTRY = """
 .visible .entry {{entry}}(.param .u64 cells, .param .u64 a, .param .u64 b, .param .u64 out)
@@ -62,7 +62,7 @@ _SHARED = """
 
 def _draw(kind: str, cells: int, rng: np.random.Generator) -> list[Argument]:
     memory, a, b = inputs.draw((kind,) * 3, rng, _COUNT)
-    # Half of the comparisons of `cas` find what they look for.
+    # Half of the comparisons of `cas` succeed.
     a = np.where(rng.integers(0, 2, _COUNT) == 0, a, memory) if cells == _COUNT else a
     out = np.full(_COUNT, 0xA5, a.dtype)
     return [memory[:cells].copy(), a, b, out]

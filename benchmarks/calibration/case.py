@@ -1,7 +1,7 @@
-"""What is run on both sides: a kernel, its arguments, and how its results are compared.
+"""A case run on both sides: a kernel, its arguments, and how its results are compared.
 
-A case is made the same on every machine, by code and seeds alone, so only cubins are carried from
-the machine that has ptxas to the one that has the GPU.
+Code and seeds alone determine a case on every machine. So only cubins travel from the machine
+with ptxas to the one with the GPU.
 
 Invariant: a case's arguments are drawn from its name; asking twice gives equal arrays.
 """
@@ -40,18 +40,18 @@ class Bound:
 
     @property
     def is_exact(self) -> bool:
-        """Whether results must be identical."""
+        """Return whether results must be identical."""
         return self == EXACT
 
     def __str__(self) -> str:
         parts = [f"{self.ulps} ulp"] if self.ulps else []
-        for value, what in (
+        for value, unit in (
             (self.absolute, "absolute"),
             (self.relative, "relative"),
             (self.scaled, "of Σ\\|a·b\\|"),
         ):
             if value:
-                parts.append(f"2^{np.log2(value):.4g} {what}")
+                parts.append(f"2^{np.log2(value):.4g} {unit}")
         return " or ".join(parts) or "identical"
 
 
@@ -60,7 +60,7 @@ EXACT = Bound()
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Say which argument is a result and what its elements are: "f32", "bf16", "u32", …."""
+    """Name the result argument and its element type: "f32", "bf16", "u32", …."""
 
     index: int
     kind: str
@@ -71,10 +71,10 @@ class Output:
 class Case:
     """One launch of one kernel.
 
-    `ptx` is the text of an entry whose name is `{entry}`. `draw` makes the arguments. With
-    `magnitudes`, which makes arguments whose results are the sums of the terms' magnitudes, bounds
-    may be relative to these. Cases with bounds share the line `row` of the table, or have one of
-    their own. `is_probe` asks for the values themselves to be reported.
+    `ptx` is the text of an entry named `{entry}`. `draw` makes the arguments. `magnitudes` makes
+    arguments with the sums of the terms' magnitudes as results; bounds may be relative to these.
+    Cases with bounds share the line `row` of the table, or have their own. `is_probe` reports
+    the values themselves.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cases that make up one PTX module and one row of the table."""
+    """Cases of one PTX module and one row of the table."""
 
     name: str
     title: str
@@ -111,5 +111,5 @@ class Group:
 
 
 def entry_name(index: int) -> str:
-    """Return what the entry of a group's case is called."""
+    """Return the entry name of a group's case."""
     return f"case_{index}"

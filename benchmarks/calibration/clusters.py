@@ -1,4 +1,4 @@
-"""Blocks of a cluster that work on each other's shared memory, and what registers say of them.
+"""Blocks of a cluster accessing each other's shared memory, and the cluster's special registers.
 
 Clusters have four blocks; each works on the next one's memory.
 """
@@ -105,7 +105,7 @@ def _multicasts() -> Iterator[Case]:
     for mask in (0b1111, 0b0101, 0b1000):
         # All blocks listed get the box; the others' barriers are completed by hand.
         boxes = Boxes("float16", (64, 64), (16, 32), (5, 8), 64)
-        own = f"""
+        own_copy = f"""
         mov.u32 r10, %cluster_ctarank;
         mov.b32 r11, {mask}; shr.u32 r11, r11, r10; and.b32 r11, r11, 1;
         mul.lo.u32 r11, r11, {boxes.size_bytes};
@@ -120,7 +120,7 @@ def _multicasts() -> Iterator[Case]:
         )
         yield staged(
             f"tensor multicast {mask:#06b}",
-            own + load + WAIT,
+            own_copy + load + WAIT,
             partial(boxes.arguments),
             maps=[1],
             num_args=2,

@@ -18,7 +18,7 @@ def _word(kind: str) -> str:
 
 
 def _result(kind: str) -> str:
-    """Return how a result is compared: bytes with what is above them in their register."""
+    """Return how to compare a result: bytes with the upper bits of their register."""
     return "b16" if kind[1:] == "8" else _word(kind)
 
 
@@ -43,7 +43,7 @@ def _integers() -> Iterator[Case]:
 
 
 def _integers_of(kind: str) -> tuple[str, ...]:
-    """Return the integers that a float converts to and from."""
+    """Return the integer types with conversions from and to a float."""
     return _INTEGERS[2:] if kind == "bf16" else _INTEGERS
 
 

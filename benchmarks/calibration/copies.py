@@ -22,7 +22,7 @@ def _rows(sizes: int, rng: np.random.Generator) -> list[Argument]:
 
 
 def _threadwise() -> Iterator[Case]:
-    places = """
+    addresses = """
     mad.wide.u32 d9, r0, 4, d9; ld.global.b32 r8, [d9]; mad.wide.u32 d8, r8, 16, d8;
     mad.wide.u32 d10, r0, 4, d10; ld.global.b32 r9, [d10];
     and.b32 r10, r9, 1; setp.eq.u32 p2, r10, 0;
@@ -30,9 +30,9 @@ def _threadwise() -> Iterator[Case]:
     end = "cp.async.commit_group; cp.async.wait_group 0;"
     for cache, size in (("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16)):
         name = f"cp.async.{cache}.shared.global {size}"
-        for what, tail in (("", ""), (" with zeros", ", r9"), (" ignoring", ", p2")):
+        for suffix, tail in (("", ""), (" with zeros", ", r9"), (" ignoring", ", p2")):
             copy = f"cp.async.{cache}.shared.global [r2], [d8], {size}{tail};"
-            yield staged(name + what, places + copy + end, partial(_rows, size), num_args=4)
+            yield staged(name + suffix, addresses + copy + end, partial(_rows, size), num_args=4)
 
 
 def _bytes(size: int, rng: np.random.Generator) -> list[Argument]:
@@ -57,12 +57,12 @@ def _bulk() -> Iterator[Case]:
 REDUCTIONS = (
     *(("add", kind) for kind in ("u32", "s32", "u64", "f16", "bf16", "f32", "f64")),
     *(
-        (which, kind)
-        for which in ("min", "max")
+        (operator, kind)
+        for operator in ("min", "max")
         for kind in ("u32", "s32", "u64", "s64", "f16", "bf16")
     ),
-    *((which, "u32") for which in ("inc", "dec")),
-    *((which, kind) for which in ("and", "or", "xor") for kind in ("b32", "b64")),
+    *((operator, "u32") for operator in ("inc", "dec")),
+    *((operator, kind) for operator in ("and", "or", "xor") for kind in ("b32", "b64")),
 )
 """What bulk reductions to global memory combine, and of which types."""
 
@@ -89,7 +89,7 @@ def _reductions() -> Iterator[Case]:
 
 
 def _waits() -> Iterator[Case]:
-    """What an mbarrier says of its phases, written to shared memory by thread 0."""
+    """Phases of an mbarrier, written to shared memory by thread 0."""
     for arrivals in (1, 3):
         lines: list[str] = []
         for step in range(5):

@@ -1,4 +1,4 @@
-"""How far two arrays of results are apart: identical, apart in NaN's payload, or by so much.
+"""Distance of two arrays of results: identical, different NaN payloads, or a number of ulps.
 
 Invariant: comparing an array with itself finds nothing.
 """
@@ -20,13 +20,12 @@ _MAX_EXAMPLES = 6
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Count what was found in `count` results.
+    """Counts of compared results.
 
-    `nan_only` are NaN on both sides, with other bits; `broken` are out of bounds. `max_ulps` is the
-    largest distance of numbers, `max_scaled` the largest one relative to the terms' magnitudes. Of
-    a bound with alternatives, `max_absolute` is that of numbers which are too many steps apart, and
-    `max_ulps` that of numbers which are too far apart otherwise.
-    `examples` holds places of the worst differences with both sides' bits.
+    `nan_only` are NaN on both sides, with other bits; `broken` are out of bounds. `max_ulps` is
+    the largest distance of numbers, `max_scaled` the largest one relative to the terms'
+    magnitudes. Of a bound with alternatives, each maximum covers the numbers outside the other
+    alternative. `examples` holds indices of the worst differences with both sides' bits.
     """
 
     count: int
@@ -42,13 +41,15 @@ class Comparison:
 def compare(
     kind: str, emulated: Array, actual: Array, bound: Bound, scale: Array | None = None
 ) -> Comparison:
-    """Return how the bits `actual` of type `kind` differ from those `emulated`.
+    """Return the differences of the bits `actual` of type `kind` from `emulated`.
 
-    `kind` may be packed, "f16x2". `scale` holds what `Bound.scaled` is relative to, as bits.
+    `kind` may be packed, "f16x2". `scale` holds the scale of `Bound.scaled`, as bits.
     """
     element = kind.partition("x")[0]
     bits = int(element.lstrip("bfus"))
-    words = [np.ascontiguousarray(one).view(f"u{bits // 8}").ravel() for one in (emulated, actual)]
+    words = [
+        np.ascontiguousarray(array).view(f"u{bits // 8}").ravel() for array in (emulated, actual)
+    ]
     differs = words[0] != words[1]
     where = np.flatnonzero(differs)
     if not where.size:
@@ -76,13 +77,13 @@ def compare(
 def _floats(
     element: str, words: Sequence[Array], where: Array, bound: Bound, scale: Array | None
 ) -> Comparison:
-    one, other = (word[where] for word in words)
-    x, y = _value(element, one), _value(element, other)
+    left, right = (word[where] for word in words)
+    x, y = _value(element, left), _value(element, right)
     x_nan, y_nan = np.isnan(x), np.isnan(y)
     nan_only = x_nan & y_nan
     numbers = ~(x_nan | y_nan)
     finite = numbers & np.isfinite(x) & np.isfinite(y)
-    ulps = np.where(numbers, ulp_distance(element, one, other), 0)
+    ulps = np.where(numbers, ulp_distance(element, left, right), 0)
     with np.errstate(all="ignore"):
         apart = np.where(finite, np.abs(x - y), np.where(numbers, np.inf, 0.0))
         allowed = np.maximum(bound.absolute, bound.relative * np.abs(x))
@@ -109,10 +110,10 @@ def _floats(
     )
 
 
-def ulp_distance(element: str, one: Array, other: Array) -> Array:
+def ulp_distance(element: str, left: Array, right: Array) -> Array:
     """Return how many numbers of the type lie between bits, as uint64; -0 and +0 are the same."""
     return np.where(
-        (key := _ordered(element, one)) > (other_key := _ordered(element, other)),
+        (key := _ordered(element, left)) > (other_key := _ordered(element, right)),
         key - other_key,
         other_key - key,
     )
@@ -143,8 +144,8 @@ def _value(element: str, bits: Array) -> Array:
         return bits.view(f"f{int(element[1:]) // 8}").astype(np.float64)
 
 
-def _shown(places: Array, words: Sequence[Array]) -> tuple[tuple[int, str, str], ...]:
-    return tuple((int(place), _hex(words[0][place]), _hex(words[1][place])) for place in places)
+def _shown(indices: Array, words: Sequence[Array]) -> tuple[tuple[int, str, str], ...]:
+    return tuple((int(index), _hex(words[0][index]), _hex(words[1][index])) for index in indices)
 
 
 def _hex(word: Any) -> str:

@@ -1,6 +1,6 @@
-"""Elements of matrices as bits: small integers, whose sums are exact, numbers of several sizes.
+"""Elements of matrices as bits: small integers with exact sums, and numbers of several sizes.
 
-Invariant: the dtype of what is returned is unsigned and as wide as an element, a byte at least.
+Invariant: the returned dtype is unsigned and as wide as an element, a byte at least.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def encode(kind: str, values: Array) -> Array:
 
 
 def exact(kind: str, count: int, rng: np.random.Generator) -> Array:
-    """Return `count` elements any of whose products' sums are exact; integers are any bits."""
+    """Return `count` elements with exact sums of products; integers are any bits."""
     if kind in INTEGERS:
         return _any_bits(kind, count, rng)
     return encode(kind, rng.integers(-3, 4, count).astype(np.float64))
@@ -49,7 +49,7 @@ def unrounded(kind: str, count: int, rng: np.random.Generator) -> Array:
 
 
 def spread(kind: str, count: int, rng: np.random.Generator) -> Array:
-    """Return elements whose sizes differ by up to 2^16, where the format has room for products."""
+    """Return elements with sizes up to 2^16 apart, where the format has room for products."""
     if kind in INTEGERS:
         return _any_bits(kind, count, rng)
     reach = 2 if kind in ("e4m3", "e5m2", "f16") else 8
@@ -61,8 +61,8 @@ def spread(kind: str, count: int, rng: np.random.Generator) -> Array:
 def special(kind: str, count: int, rng: np.random.Generator) -> Array:
     """Return normal elements with zeros, infinities and NaN here and there.
 
-    8-bit floats are encoded saturating; in place of infinities they have numbers whose products'
-    sums fit fp16, also in part.
+    8-bit floats are encoded saturating. In place of infinities they have numbers small enough
+    for sums of products, also partial ones, to fit fp16.
     """
     values = rng.standard_normal(count)
     pick = rng.integers(0, 256, count)

@@ -1,4 +1,4 @@
-"""Kernels that run one instruction on arrays: a thread an element, operands in, result out."""
+"""Kernels running one instruction on arrays: a thread an element, operands in, result out."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def elementwise(
 ) -> Case:
     """Return a case of an instruction, or several, on drawn operands.
 
-    `text` names the operands `{0}`, `{1}`, … and the result `{d}`; without any it is the mnemonic
-    alone. `sources` are kinds of `inputs.draw`; "pred" is a predicate. `result` is what the result
-    is compared as, or "pred" or "pair" for one or two predicates.
+    `text` names the operands `{0}`, `{1}`, … and the result `{d}`; without any it is the
+    mnemonic alone. `sources` are kinds of `inputs.draw`; "pred" is a predicate. `result` is the
+    type of the comparison, or "pred" or "pair" for one or two predicates.
     """
     mnemonic = text.partition(" ")[0]
     if "{d}" not in text:
@@ -83,10 +83,10 @@ def _register(kind: str, number: int) -> str:
 
 def _load(index: int, kind: str) -> str:
     bits = inputs.width_of(kind)
-    place = f"    ld.param.u64 d0, [a{index}];\n    mad.wide.u32 d1, r0, {bits // 8}, d0;\n"
+    address = f"    ld.param.u64 d0, [a{index}];\n    mad.wide.u32 d1, r0, {bits // 8}, d0;\n"
     if kind == "pred":
-        return place + f"    ld.global.b32 r1, [d1];\n    setp.ne.b32 p{index}, r1, 0;"
-    return place + f"    ld.global.b{bits} {_register(kind, 2 + index)}, [d1];"
+        return address + f"    ld.global.b32 r1, [d1];\n    setp.ne.b32 p{index}, r1, 0;"
+    return address + f"    ld.global.b{bits} {_register(kind, 2 + index)}, [d1];"
 
 
 def _store(index: int, result: str) -> str:

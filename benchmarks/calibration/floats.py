@@ -1,4 +1,4 @@
-"""Floating-point instructions that are exact to the bit, NaN included, and comparisons."""
+"""Floating-point instructions exact to the bit, NaN included, and comparisons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.calibration.elementwise import elementwise
 from benchmarks.calibration.inputs import COUNT
 
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
-_FEW = 1 << 12  # for what the emulator computes one by one
+_FEW = 1 << 12  # for instructions the emulator computes one element at a time
 
 
 def _single() -> Iterator[Case]:

@@ -1,6 +1,6 @@
 """The GPU's side: modules loaded and kernels launched through the driver.
 
-Invariant: `launch` leaves in the arrays what the kernel left in memory, as the emulator does.
+Invariant: after `launch` the arrays hold the kernel's memory, as in the emulator.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Param(Protocol):
 
 
 class Entry(Protocol):
-    """What a launch must know of a kernel."""
+    """Launch properties of a kernel."""
 
     @property
     def name(self) -> str: ...
@@ -80,7 +80,7 @@ class Gpu(Driver):
 
     @property
     def name(self) -> str:
-        """What the driver calls the GPU, with the driver's version of CUDA."""
+        """The driver's name of the GPU, with its version of CUDA."""
         name = self._checked(self._cuda.cuDeviceGetName(96, self._device))
         version = self._checked(self._cuda.cuDriverGetVersion())
         text = name.split(b"\0")[0].decode()
@@ -96,7 +96,7 @@ class Gpu(Driver):
     ) -> None:
         """Run a kernel of a cubin to its end; arrays are changed in place.
 
-        Raises: ExecutionFault for what the kernel did wrong.
+        Raises: ExecutionFault for a fault of the kernel.
         """
         if cubin not in self._modules:
             self._modules[cubin] = self._checked(self._cuda.cuModuleLoadData(cubin))
@@ -135,7 +135,7 @@ class Gpu(Driver):
                 self.free(address)
 
     def unload(self, cubin: bytes) -> None:
-        """Unload a cubin that was launched from; an error is left to the next call to report."""
+        """Unload a launched cubin; an error is left to the next call to report."""
         module = self._modules.pop(cubin, None)
         if module is not None:
             self._cuda.cuModuleUnload(module)
@@ -170,17 +170,17 @@ class Gpu(Driver):
         return self._place(arg, placed).to_bytes(8, "little")
 
     def _place(self, array: Array, placed: list[tuple[Array, int]]) -> int:
-        """Copy the memory that an array is a view of; return where the array's first element is."""
+        """Copy an array's base memory; return the address of the array's first element."""
         owner = array if array.base is None else array.base
         assert isinstance(owner, np.ndarray)
-        found = [address for known, address in placed if known is owner]
-        if not found:
-            found.append(self.allocate(max(owner.nbytes, 1)))
-            placed.append((owner, found[0]))
+        addresses = [address for placed_array, address in placed if placed_array is owner]
+        if not addresses:
+            addresses.append(self.allocate(max(owner.nbytes, 1)))
+            placed.append((owner, addresses[0]))
             if owner.size:
-                self.write(found[0], _bytes_of(owner))
+                self.write(addresses[0], _bytes_of(owner))
         offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-        return found[0] + offset
+        return addresses[0] + offset
 
     def _tensor_map(
         self,
@@ -197,7 +197,7 @@ class Gpu(Driver):
         span = form.swizzle_bytes
         swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{span}B' if span else 'NONE'}"
         fill = "NAN_REQUEST_ZERO_FMA" if form.fill_nan else "NONE"
-        made = self._checked(
+        tensor_map = self._checked(
             cuda.cuTensorMapEncodeTiled(
                 getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{data_type}"),
                 len(shape),
@@ -213,16 +213,16 @@ class Gpu(Driver):
                 getattr(cuda.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"),
             )
         )
-        return ctypes.string_at(made.getPtr(), 128)
+        return ctypes.string_at(tensor_map.getPtr(), 128)
 
 
 def _bytes_of(owner: Array) -> Array:
-    """Return the memory of an array, which is contiguous, as bytes."""
+    """Return the memory of a contiguous array as bytes."""
     flat = owner.ravel(order="K").view(np.uint8)
     assert np.may_share_memory(flat, owner) or not owner.size
     return flat
 
 
 def describe_fault(error: ExecutionFault) -> str:
-    """Return what the driver reports, in a few words."""
+    """Return the driver's error name and text."""
     return str(error).removeprefix("the driver reports ")

@@ -24,11 +24,11 @@ def float_specials(kind: str) -> Array:
     mantissa, bits = FLOATS[kind]
     one_bit = 1 << mantissa
     infinity = (1 << (bits - 1)) - one_bit
-    one = ((1 << (bits - mantissa - 2)) - 1) << mantissa
+    one_word = ((1 << (bits - mantissa - 2)) - 1) << mantissa
     positive = [
         0, 1, 2, one_bit - 1, one_bit, one_bit + 1, infinity - 1, infinity - one_bit, infinity,
-        one, one + 1, one - 1, one + one_bit, one - one_bit, one + (one_bit >> 1),
-        one + mantissa * one_bit, infinity + 1, infinity + (one_bit >> 1),
+        one_word, one_word + 1, one_word - 1, one_word + one_bit, one_word - one_bit, one_word + (one_bit >> 1),
+        one_word + mantissa * one_bit, infinity + 1, infinity + (one_bit >> 1),
         infinity + (one_bit >> 1) + 1, infinity + one_bit - 1,
     ]  # fmt: skip
     sign = 1 << (bits - 1)
@@ -61,16 +61,16 @@ def int_specials(bits: int) -> Array:
 def _floats(kind: str, count: int, rng: np.random.Generator) -> Array:
     mantissa, bits = FLOATS[kind]
     dtype = np.dtype(f"u{bits // 8}")
-    anything = rng.integers(0, 1 << bits, count, dtype=dtype)
+    random_words = rng.integers(0, 1 << bits, count, dtype=dtype)
     exponent_bits = bits - 1 - mantissa
     bias = (1 << (exponent_bits - 1)) - 1
     exponent = (bias + rng.integers(-8, 9, count)).astype(dtype)
     keep = dtype.type((1 << mantissa) - 1 | 1 << (bits - 1))
-    ordinary = (anything & keep) | (exponent << dtype.type(mantissa))
-    # Few bits in the mantissa: sums and products that are exact, or ties.
+    ordinary = (random_words & keep) | (exponent << dtype.type(mantissa))
+    # Few bits in the mantissa: exact sums and products, or ties.
     short = ordinary & ~dtype.type((1 << (mantissa * 2 // 3)) - 1)
     pick = rng.integers(0, 6, count)
-    return np.where(pick < 2, anything, np.where(pick < 5, ordinary, short))
+    return np.where(pick < 2, random_words, np.where(pick < 5, ordinary, short))
 
 
 def _ints(bits: int, count: int, rng: np.random.Generator) -> Array:
@@ -89,7 +89,7 @@ def _uniform(low: float, high: float) -> Callable[[int, np.random.Generator], Ar
     return draw
 
 
-# Operands that are meant for one place: amounts of shifts, positions, lanes, ranges of functions.
+# Operands for one purpose: shift amounts, positions, lanes, ranges of functions.
 _NAMED: dict[str, Callable[[int, np.random.Generator], Array]] = {
     "amount": lambda count, rng: np.where(
         rng.integers(0, 8, count) > 0, rng.integers(0, 70, count), rng.integers(0, 1 << 32, count)

@@ -1,9 +1,9 @@
 """One case on both sides, compared; many cases in several processes.
 
-Each process has a context of its own on the GPU. A kernel that faults leaves it unusable for good,
-so what comes after runs in a fresh process.
+Each process has its own context on the GPU. A faulting kernel makes it unusable for good, so the
+remaining cases run in a fresh process.
 
-Invariant: a case that one side cannot run is reported, never left out.
+Invariant: a case one side cannot run is reported, never left out.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _faults: list[ExecutionFault] = []
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """Say what came of a case: an error, or a comparison for each of its outputs.
+    """Result of a case: an error, or a comparison for each of its outputs.
 
-    `values` are both sides' first results, of probes alone; `operands` those of the examples.
+    `values` are both sides' first results, of probes alone; `operands` belong to the examples.
     """
 
     group: str
@@ -55,8 +55,8 @@ class CaseResult:
 
     @property
     def is_within(self) -> bool:
-        """Whether both sides ran and no result is out of its bound."""
-        return not self.error and not any(found.broken for found in self.comparisons)
+        """Return whether both sides ran and every result is in its bound."""
+        return not self.error and not any(comparison.broken for comparison in self.comparisons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +69,27 @@ class Chunk:
 
 
 def chunks(folder: Path | None, names: Sequence[str] = ()) -> list[Chunk]:
-    """Return all cases, or those of some groups, in pieces of a second's work or so."""
-    found: list[Chunk] = []
+    """Return all cases, or some groups' cases, in chunks of about a second's work."""
+    group_chunks: list[Chunk] = []
     for group in GROUPS.values():
         if not names or group.name in names:
             indices = range(len(group.cases))
-            found += [
-                Chunk(group.name, tuple(indices[at : at + CHUNK]), folder)
-                for at in range(0, len(indices), CHUNK)
+            group_chunks += [
+                Chunk(group.name, tuple(indices[start : start + CHUNK]), folder)
+                for start in range(0, len(indices), CHUNK)
             ]
-    return found
+    return group_chunks
 
 
 def judge_chunk(chunk: Chunk) -> list[CaseResult]:
     """Run cases on both sides and compare.
 
-    A fault on the GPU ends CUDA for a process: what follows it goes to a process of its own.
+    A fault on the GPU ends CUDA for a process: the remaining cases go to another process.
     """
     results: list[CaseResult] = []
-    for done, index in enumerate(chunk.indices):
+    for position, index in enumerate(chunk.indices):
         if _faults:
-            rest = replace(chunk, indices=chunk.indices[done:])
+            rest = replace(chunk, indices=chunk.indices[position:])
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 return results + pool.submit(judge_chunk, rest).result()
         results.append(judge(chunk.group, index, chunk.folder))
@@ -111,7 +111,7 @@ def judge(group: str, index: int, folder: Path | None) -> CaseResult:
     other = other or (_launch(group, index, folder, actual) if folder is not None else "")
     failures = [failure for failure in (*failures, other) if failure]
     if failures:
-        # Where both sides refuse what a probe tries, they agree.
+        # Where both sides refuse a probe, they agree.
         agreed = case.is_probe and bool(other) and len(failures) > 1
         values = ((failures[0], other),) if agreed else ()
         error = "" if agreed else "; ".join(failures)
@@ -146,7 +146,7 @@ def array_of(arg: Argument) -> Array:
 
 
 def _emulate(group: str, index: int, args: list[Argument], seed: int) -> str:
-    """Run a case in the emulator; return what went wrong."""
+    """Run a case in the emulator; return its error."""
     case, entry = GROUPS[group].cases[index], entry_name(index)
     options = {"kernel": entry, "shared_bytes": case.shared_bytes, "seed": seed}
     try:
@@ -157,7 +157,7 @@ def _emulate(group: str, index: int, args: list[Argument], seed: int) -> str:
 
 
 def _launch(group: str, index: int, folder: Path, args: list[Argument]) -> str:
-    """Run a case on the GPU; return what went wrong."""
+    """Run a case on the GPU; return its error."""
     case = GROUPS[group].cases[index]
     kernel = _module(group).kernels[entry_name(index)]
     try:
@@ -195,15 +195,17 @@ def _operands(
     """Return the operands at the examples' places, where there is one array for each operand."""
     outputs = {output.index for output in case.outputs}
     inputs = [
-        arg for at, arg in enumerate(before) if at not in outputs and isinstance(arg, np.ndarray)
+        arg
+        for number, arg in enumerate(before)
+        if number not in outputs and isinstance(arg, np.ndarray)
     ]
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for comparison in comparisons:
-        for place, _, _ in comparison.examples:
+        for example_index, _, _ in comparison.examples:
             # A packed result has several places for each operand.
-            row = [arg.ravel()[place * arg.size // comparison.count] for arg in inputs]
-            found.append(tuple(f"{int(word):#x}" for word in row))
-    return tuple(found)
+            row = [arg.ravel()[example_index * arg.size // comparison.count] for arg in inputs]
+            rows.append(tuple(f"{int(word):#x}" for word in row))
+    return tuple(rows)
 
 
 def _values(
@@ -211,13 +213,13 @@ def _values(
 ) -> tuple[tuple[str, str], ...]:
     """Return each result's first words on both sides."""
     return tuple(
-        (_first_words(array_of(emulated[at])), _first_words(array_of(actual[at])))
-        for at in (output.index for output in case.outputs)
+        (_first_words(array_of(emulated[number])), _first_words(array_of(actual[number])))
+        for number in (output.index for output in case.outputs)
     )
 
 
 def _first_words(result: Array) -> str:
-    """Return the first words, without those at the end that are all the same."""
+    """Return the first words, without the run of equal words at the end."""
     words = result.ravel()
     changes = np.flatnonzero(words[1:] != words[:-1])
     end = int(changes[-1]) + 2 if changes.size else 1

@@ -1,8 +1,8 @@
 """`mma.sync` in every shape and type, and matrices between registers and shared memory.
 
-On small integers and integer types the result is one, and must be identical. On other numbers the
-hardware aligns the terms of a sum and cuts off what it has no room for; the distance is given
-relative to the sum of the terms' magnitudes, which the emulator computes from operands without
+On small integers and integer types one result is right, and both sides must match exactly. On
+other numbers the hardware aligns the terms of a sum and truncates them. The distance is then
+relative to the sum of the terms' magnitudes, computed by the emulator from operands without
 signs.
 """
 
@@ -84,7 +84,7 @@ def _mma(
     m: int,
     k: int,
     draw: _Draw,
-    what: str,
+    draw_name: str,
     words: str = "",
     tail: str = "",
 ) -> Case:
@@ -97,7 +97,7 @@ def _mma(
     mnemonic = f"mma.sync.aligned.m{m}n8k{k}.row.col{words}.{types}{tail}"
     wide = draw is not elements.exact and a not in elements.INTEGERS
     return Case(
-        f"{mnemonic} ({what})",
+        f"{mnemonic} ({draw_name})",
         _mma_text(mnemonic, counts, bits),
         partial(_mma_operands, (a, b, result), tuple(counts), bits, draw),
         (Output(3, result, bound_of("mma.sync", a, result) if wide else EXACT),),
@@ -162,8 +162,8 @@ def _inexact() -> Iterator[Case]:
     for a, b, result, shapes in _FORMS:
         if a not in elements.INTEGERS:
             for m, k in shapes:
-                for what, draw in draws.items():
-                    yield _mma(a, b, result, m, k, draw, what)
+                for draw_name, draw in draws.items():
+                    yield _mma(a, b, result, m, k, draw, draw_name)
                 if a == "tf32":
                     yield _mma(a, b, result, m, k, elements.unrounded, "fp32 bits")
 
@@ -207,16 +207,16 @@ _MOVE = """
 
 
 def _move(body: str) -> Case:
-    places = range(0, _IMAGE_BYTES, 512)
+    offsets = range(0, _IMAGE_BYTES, 512)
     fill = "\n".join(
-        f"    ld.global.v4.b32 {{r12, r13, r14, r15}}, [d1+{at}];\n"
-        f"    st.shared.v4.b32 [r2+{at}], {{r12, r13, r14, r15}};"
-        for at in places
+        f"    ld.global.v4.b32 {{r12, r13, r14, r15}}, [d1+{offset}];\n"
+        f"    st.shared.v4.b32 [r2+{offset}], {{r12, r13, r14, r15}};"
+        for offset in offsets
     )
     drain = "\n".join(
-        f"    ld.shared.v4.b32 {{r12, r13, r14, r15}}, [r2+{at}];\n"
-        f"    st.global.v4.b32 [d1+{at}], {{r12, r13, r14, r15}};"
-        for at in places
+        f"    ld.shared.v4.b32 {{r12, r13, r14, r15}}, [r2+{offset}];\n"
+        f"    st.global.v4.b32 [d1+{offset}], {{r12, r13, r14, r15}};"
+        for offset in offsets
     )
     return Case(
         body.partition(" ")[0],

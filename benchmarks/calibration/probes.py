@@ -1,6 +1,6 @@
-"""Questions that the PTX ISA leaves open, each a few results whose values are reported.
+"""Questions left open by the PTX ISA, each answered by a few reported values.
 
-The emulator answers them in some way; where the GPU's answer is another, the emulator is wrong.
+The emulator answers each in some way; where the GPU differs, the emulator is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.calibration.inputs import width_of
 from benchmarks.calibration.staged import nothing, staged
 from benchmarks.calibration.tensors import NARROW, Boxes, load, store
 
-_COUNT = 256  # of a block: what is asked comes first, the rest is filled with its last
+_COUNT = 256  # of a block: the probed operands come first, the last one fills the rest
 
 # Three NaN of either sign: quiet, signalling, with a payload.
 _NAN = {
@@ -42,13 +42,13 @@ def _given(
 
 def _probe(name: str, text: str, result: str, *operands: tuple[str, Sequence[int]]) -> Case:
     """Return a case of an instruction on given operands."""
-    made = elementwise(text, [kind for kind, _ in operands], result, name=name, count=_COUNT)
+    case = elementwise(text, [kind for kind, _ in operands], result, name=name, count=_COUNT)
     out = np.full(_COUNT, 0xA5, f"u{max(width_of(result), 16) // 8}")
 
     def draw(rng: np.random.Generator) -> list[Argument]:
         return [*_given(operands, rng), out.copy()]
 
-    return replace(made, draw=draw, is_probe=True)
+    return replace(case, draw=draw, is_probe=True)
 
 
 def _nan() -> Iterator[Case]:
@@ -58,21 +58,25 @@ def _nan() -> Iterator[Case]:
             name = f"NaN of {kind} to {target}"
             yield _probe(name, f"cvt.rzi.{target}.{kind}", result, (kind, _NAN[kind]))
     for kind in ("f16", "bf16", "f32", "f64"):
-        one = [_ONE[kind]] * len(_NAN[kind])
+        one_words = [_ONE[kind]] * len(_NAN[kind])
         nan = (kind, _NAN[kind])
         for opcode in ("add.rn", "fma.rn", "min", "max", "neg", "abs"):
             count = {"neg": 0, "abs": 0, "fma.rn": 2}.get(opcode, 1)
-            others = [(kind, one)] * count
-            yield _probe(f"{opcode}.{kind} of NaN", f"{opcode}.{kind}", kind, nan, *others)
+            finite_operand = [(kind, one_words)] * count
+            yield _probe(f"{opcode}.{kind} of NaN", f"{opcode}.{kind}", kind, nan, *finite_operand)
         if kind != "f64":
             opcode = "min.NaN"
-            yield _probe(f"{opcode}.{kind} of NaN", f"{opcode}.{kind}", kind, nan, (kind, one))
+            yield _probe(
+                f"{opcode}.{kind} of NaN", f"{opcode}.{kind}", kind, nan, (kind, one_words)
+            )
     for kind in ("f16x2", "bf16x2"):
         element = kind[:-2]
         pairs = [word << 16 | _ONE[element] for word in _NAN[element]]
-        ones = [_ONE[element] * 0x10001] * len(pairs)
+        packed_ones = [_ONE[element] * 0x10001] * len(pairs)
         text = f"fma.rn.{kind}"
-        yield _probe(f"{text} of NaN", text, kind, (kind, pairs), (kind, ones), (kind, ones))
+        yield _probe(
+            f"{text} of NaN", text, kind, (kind, pairs), (kind, packed_ones), (kind, packed_ones)
+        )
     yield _probe("cvt.f32.f16 of NaN", "cvt.f32.f16", "f32", ("f16", _NAN["f16"]))
     yield _probe("cvt.rn.f16.f32 of NaN", "cvt.rn.f16.f32", "f16", ("f32", _NAN["f32"]))
     yield _probe("cvt.rn.bf16.f32 of NaN", "cvt.rn.bf16.f32", "bf16", ("f32", _NAN["f32"]))
@@ -97,7 +101,7 @@ def _zero() -> Iterator[Case]:
 
 
 def _flush() -> Iterator[Case]:
-    # Products just below the least normal number, which rounding takes up to it.
+    # Products just below the least normal number, rounded up to it.
     almost = ("f32", [0x3F7FFFFF, 0x3F7FFFFF, 0xBF7FFFFF, 0x3F7FFFFE])
     least = ("f32", [0x00800000, 0x00800001, 0x00800000, 0x00800001])
     zero = ("f32", [0] * 4)
@@ -139,11 +143,11 @@ def _spaces() -> Iterator[Case]:
         cvt.u64.u32 d20, r1; cvta.shared.u64 d20, d20; mapa.u64 d21, d20, r11;
         {lines}
         st.shared.v4.b32 [r2], {{r14, r15, r16, r17}};"""
-        whose = "another" if rank else "the own"
-        made = staged(
-            f"isspacep of mapa of {whose} block", body, nothing, blocks=2, cluster=2, is_probe=True
+        owner = "another" if rank else "the own"
+        case = staged(
+            f"isspacep of mapa of {owner} block", body, nothing, blocks=2, cluster=2, is_probe=True
         )
-        yield replace(made, draw=partial(_blank, 2))
+        yield replace(case, draw=partial(_blank, 2))
     body = "activemask.b32 r14; and.b32 r15, r0, 1; setp.eq.u32 p2, r15, 0; @p2 bra EVEN; activemask.b32 r14; EVEN: st.shared.b32 [r2], r14;"
     yield replace(
         staged("activemask in a branch", body, nothing, is_probe=True), draw=partial(_blank, 1)
@@ -158,8 +162,8 @@ def _blank(blocks: int, rng: np.random.Generator) -> list[Argument]:
 def _narrow() -> Iterator[Case]:
     for boxes in NARROW:
         rows = int(np.prod(boxes.box[:-1]))
-        for what, size in (("dense", boxes.size_bytes), ("padded", rows * boxes.swizzle)):
-            name = f"bytes completed by a narrow box, {what}: {boxes}"
+        for layout, size in (("dense", boxes.size_bytes), ("padded", rows * boxes.swizzle)):
+            name = f"bytes completed by a narrow box, {layout}: {boxes}"
             yield load(boxes, size_bytes=size, name=name, is_probe=True)
 
 

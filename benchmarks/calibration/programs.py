@@ -1,6 +1,6 @@
 """A whole program: a warp-specialised matrix multiplication with TMA, mbarriers and `wgmma`.
 
-It is the one that the emulator's own tests plant faults in.
+The emulator's own tests plant faults in the same program.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ setp.gt.u32 late, spins, 100000;
 
 
 def _text() -> str:
-    """Return the kernel, with waits that end: a mistake must not hang a GPU."""
+    """Return the kernel with bounded waits: a mistake must not hang a GPU."""
     _, text = gemm_ptx().split(_DYNAMIC)
     text = text.replace(".entry gemm(", ".entry {entry}(").replace("@!done bra ", _BOUNDED)
     text = text.replace("mov.u32 tid,", "mov.u32 spins, 0;\nmov.u32 tid,")
     return text.replace(".reg .pred first", ".reg .b32 spins;\n.reg .pred late, first")
 
 
-def _case(shape: tuple[int, int, int], ctas: int, draw: _Draw, what: str, bound: Bound) -> Case:
+def _case(
+    shape: tuple[int, int, int], ctas: int, draw: _Draw, draw_name: str, bound: Bound
+) -> Case:
     m, n, k = shape
     return Case(
-        f"{m}x{n}x{k} on {ctas} blocks ({what})",
+        f"{m}x{n}x{k} on {ctas} blocks ({draw_name})",
         _text(),
         partial(_arguments, shape, draw),
         (Output(2, "bf16", bound),),
@@ -70,7 +72,7 @@ def _matrix(rows: int, cols: int, draw: _Draw, rng: np.random.Generator) -> Arra
 def _cases() -> Iterator[Case]:
     for shape, ctas in _SHAPES:
         yield _case(shape, ctas, elements.exact, "exact", EXACT)
-        # The sums differ in their last bits, which are rounded away but for near ties.
+        # The sums differ in their last bits; rounding removes these except near ties.
         yield _case(shape, ctas, elements.normal, "normal", Bound(ulps=1, absolute=2**-12))
 
 

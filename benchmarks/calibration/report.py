@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Results:
-    """Hold what a run found; `device` and `date` say where and when."""
+    """Results of a run, with device and date."""
 
     device: str
     date: str
@@ -29,11 +29,11 @@ class Results:
 
     @property
     def is_within(self) -> bool:
-        """Whether no bound is broken."""
-        return all(found.is_within for found in (*self.cases, *self.variants))
+        """Return whether no bound is broken."""
+        return all(outcome.is_within for outcome in (*self.cases, *self.variants))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `tables` reads: every case, with examples of what differs."""
+        """Return the JSON for `tables`: every case, with examples of differences."""
         return {
             "device": self.device,
             "date": self.date,
@@ -41,29 +41,31 @@ class Results:
             "cases": [{**asdict(case), "is_within": case.is_within} for case in self.cases],
             "variants": [
                 {
-                    "label": one.label,
-                    "kernel": one.kernel,
-                    "status": one.status,
-                    "detail": one.detail,
-                    "launches": one.launches,
-                    "is_within": one.is_within,
-                    "exact": _sums(map(asdict, one.exact)),
-                    "inexact": _sums(map(asdict, one.inexact)),
-                    "examples": [e for found in one.exact for e in found.examples][:6],
+                    "label": outcome.label,
+                    "kernel": outcome.kernel,
+                    "status": outcome.status,
+                    "detail": outcome.detail,
+                    "launches": outcome.launches,
+                    "is_within": outcome.is_within,
+                    "exact": _sums(map(asdict, outcome.exact)),
+                    "inexact": _sums(map(asdict, outcome.inexact)),
+                    "examples": [e for comparison in outcome.exact for e in comparison.examples][
+                        :6
+                    ],
                 }
-                for one in self.variants
+                for outcome in self.variants
             ],
         }
 
 
-def _sums(found: Iterable[Record]) -> dict[str, Any]:
+def _sums(comparisons: Iterable[Record]) -> dict[str, Any]:
     """Return counts added up and the largest distances."""
     totals: dict[str, Any] = dict.fromkeys(("count", "identical", "nan_only", "broken"), 0)
     totals |= {"max_ulps": 0, "max_absolute": 0.0, "max_scaled": 0.0}
-    for one in found:
+    for comparison in comparisons:
         for name in totals:
             join = max if name.startswith("max") else sum
-            totals[name] = join((totals[name], one[name]))
+            totals[name] = join((totals[name], comparison[name]))
     return totals
 
 
@@ -84,13 +86,13 @@ def tables(results: Record) -> str:
 def _exact_table(cases: Sequence[Record]) -> str:
     lines = ["|to the bit|forms|results|identical|other bits of NaN|", "|-|-:|-:|-:|-:|"]
     for name, group in GROUPS.items():
-        own = [case for case in cases if case["group"] == name]
-        if own:
-            total = _sums(found for case in own for found in case["comparisons"])
-            errors = sum(bool(case["error"]) for case in own)
+        group_cases = [case for case in cases if case["group"] == name]
+        if group_cases:
+            total = _sums(comparison for case in group_cases for comparison in case["comparisons"])
+            errors = sum(bool(case["error"]) for case in group_cases)
             failed = f" ({errors} failed)" if errors else ""
             lines.append(
-                f"|{group.title}|{len(own):,}{failed}|{total['count']:,}|"
+                f"|{group.title}|{len(group_cases):,}{failed}|{total['count']:,}|"
                 f"{_share(total['identical'], total['count'])}|{total['nan_only']:,}|"
             )
     return "\n".join(lines) if len(lines) > 2 else ""
@@ -99,9 +101,9 @@ def _exact_table(cases: Sequence[Record]) -> str:
 def _near_table(cases: Sequence[Record]) -> str:
     lines = ["|within bounds|results|identical|largest distance|bound|", "|-|-:|-:|-|-|"]
     for row in dict.fromkeys((case["row"], case["bound"]) for case in cases):
-        own = [case for case in cases if (case["row"], case["bound"]) == row]
-        total = _sums(found for case in own for found in case["comparisons"])
-        errors = sum(bool(case["error"]) for case in own)
+        row_cases = [case for case in cases if (case["row"], case["bound"]) == row]
+        total = _sums(comparison for case in row_cases for comparison in case["comparisons"])
+        errors = sum(bool(case["error"]) for case in row_cases)
         failed = f" ({errors} failed)" if errors else ""
         lines.append(
             f"|`{row[0]}`{failed}|{total['count']:,}|"
@@ -125,11 +127,13 @@ def _variant_table(variants: Sequence[Record]) -> str:
         "|kernel|variants|launches|exact results|identical|others|identical|largest distance|",
         "|-|-:|-:|-:|-:|-:|-:|-|",
     ]
-    for kernel in dict.fromkeys(one["kernel"] for one in variants):
-        own = [one for one in variants if one["kernel"] == kernel]
-        exact, inexact = (_sums(one[which] for one in own) for which in ("exact", "inexact"))
+    for kernel in dict.fromkeys(variant["kernel"] for variant in variants):
+        kernel_variants = [variant for variant in variants if variant["kernel"] == kernel]
+        exact, inexact = (
+            _sums(variant[column] for variant in kernel_variants) for column in ("exact", "inexact")
+        )
         lines.append(
-            f"|{kernel}|{len(own)}|{sum(one['launches'] for one in own)}|{exact['count']:,}|"
+            f"|{kernel}|{len(kernel_variants)}|{sum(variant['launches'] for variant in kernel_variants)}|{exact['count']:,}|"
             f"{_share(exact['identical'], exact['count'])}|{inexact['count']:,}|"
             f"{_share(inexact['identical'], inexact['count'])}|{inexact['max_ulps']:,} ulp|"
         )
@@ -137,7 +141,7 @@ def _variant_table(variants: Sequence[Record]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    """Return a share in percent, rounded down, so that 100% means all."""
+    """Return a share in percent, rounded down: 100% means all."""
     if not whole:
         return "–"
     return "100%" if part == whole else f"{math.floor(10000 * part / whole) / 100:.2f}%"
@@ -150,16 +154,16 @@ def _power(value: float) -> str:
 
 
 def differences(results: Record) -> str:
-    """Return what is out of bounds, with operands and both sides' bits, and the probes' answers."""
+    """Return the results out of bounds, with operands and both sides' bits, and probes' answers."""
     lines: list[str] = []
     for case in results["cases"]:
         if not case["is_within"]:
             lines.append(f"{case['group']}: {case['name']}: {case['error'] or _broken(case)}")
             lines += _examples(case)
     lines += [
-        f"{one['kernel']}: {one['label']}: {one['status']} {one['detail']} {one['exact']}"
-        for one in results["variants"]
-        if not one["is_within"]
+        f"{variant['kernel']}: {variant['label']}: {variant['status']} {variant['detail']} {variant['exact']}"
+        for variant in results["variants"]
+        if not variant["is_within"]
     ]
     probes = [case for case in results["cases"] if case["values"]]
     if probes:
@@ -181,8 +185,8 @@ def _broken(case: Record) -> str:
 
 
 def _examples(case: Record) -> list[str]:
-    places = [example for found in case["comparisons"] for example in found["examples"]]
+    examples = [example for comparison in case["comparisons"] for example in comparison["examples"]]
     return [
-        f"    [{place}] of {', '.join(operands)}: emulator {emulated}, GPU {actual}"
-        for (place, emulated, actual), operands in zip(places, case["operands"], strict=True)
+        f"    [{index}] of {', '.join(operands)}: emulator {emulated}, GPU {actual}"
+        for (index, emulated, actual), operands in zip(examples, case["operands"], strict=True)
     ]

@@ -1,8 +1,8 @@
 """Kernels around shared memory: filled from an array, worked on by a few lines, copied back.
 
-A block has 128 threads and `IMAGE_BYTES` of shared memory with an mbarrier behind them. The lines
-find the thread in `r0`, shared memory at `r1`, the thread's 16 bytes of each 2 KiB at `r2`, the
-block in `r3`, thread 0 in `p1`, and further arguments in `d8`, `d9`, ….
+A block has 128 threads and `IMAGE_BYTES` of shared memory with an mbarrier behind them. The test
+code finds the thread in `r0`, shared memory at `r1`, and the thread's 16 bytes of each 2 KiB at
+`r2`. The block is in `r3`, thread 0 in `p1`, and further arguments in `d8`, `d9`, ….
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BARRIER = IMAGE_BYTES
 _PLACES = range(0, IMAGE_BYTES, 16 * THREADS)
 
 CLUSTER_SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
-# Polls so often and no more, then traps: a wait for what never comes must not hang a GPU.
+# Polls so often and no more, then traps: an endless wait must not hang a GPU.
 WAIT = f"""
     mov.b32 r30, 0;
 WAIT:
@@ -79,10 +79,10 @@ def staged(
     draws_image: bool = False,
     is_probe: bool = False,
 ) -> Case:
-    """Return a case whose first argument is the blocks' images, and whose others `draw` makes.
+    """Return a case with the blocks' images as first argument and the others from `draw`.
 
-    With `draws_image` it makes the images too. Those at the indices `maps`, counted from the image, are tensor maps. What is compared is the
-    image and `outputs`.
+    With `draws_image` it makes the images too. Arguments at the indices `maps`, counted from the
+    image, are tensor maps. The image and `outputs` are compared.
     """
     params = ", ".join(
         [".param .u64 image"]
@@ -122,9 +122,9 @@ def staged(
 
 def _moves(load: str, source: str, store: str, target: str) -> list[str]:
     return [
-        f"    {load}.v4.b32 {{r4, r5, r6, r7}}, [{source}+{at}];\n"
-        f"    {store}.v4.b32 [{target}+{at}], {{r4, r5, r6, r7}};"
-        for at in _PLACES
+        f"    {load}.v4.b32 {{r4, r5, r6, r7}}, [{source}+{offset}];\n"
+        f"    {store}.v4.b32 [{target}+{offset}], {{r4, r5, r6, r7}};"
+        for offset in _PLACES
     ]
 
 
@@ -151,7 +151,7 @@ def tensor(
     fill_nan: bool = False,
     rng: np.random.Generator,
 ) -> TensorArgument:
-    """Return boxes of an array of random bits whose rows are padded to multiples of 16 bytes."""
+    """Return boxes of an array of random bits, with rows padded to multiples of 16 bytes."""
     size = np.dtype(dtype).itemsize
     pitch = -(-shape[-1] * size // 16) * 16 // size
     owner = np.frombuffer(

@@ -1,6 +1,6 @@
 """Copies of boxes of tensors: 1 to 5 dimensions, every swizzle, parts outside, stores, reductions.
 
-A GPU refuses boxes whose rows do not start at a multiple of 16 bytes, and stores that start before
+A GPU refuses boxes with rows not starting at a multiple of 16 bytes, and stores starting before
 the tensor; only probes have such.
 
 The whole of shared memory is compared after a load, and the whole tensor after a store.
@@ -25,7 +25,7 @@ _STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Describe a tensor, a box of it and where that starts, last axis innermost."""
+    """A tensor, a box of it and the box's start, last axis innermost."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class Boxes:
 
 
 def load(boxes: Boxes, *, size_bytes: int = 0, name: str = "", is_probe: bool = False) -> Case:
-    """Return a case that loads a box, waiting for `size_bytes` if not for what it holds."""
+    """Return a case loading a box, waiting for `size_bytes` if not for the box's bytes."""
     mnemonic = _LOAD.format(rank=len(boxes.shape))
     body = f"""
     @p1 mbarrier.arrive.expect_tx.shared.b64 _, [r1+{BARRIER}], {size_bytes or boxes.size_bytes};
@@ -83,7 +83,7 @@ def load(boxes: Boxes, *, size_bytes: int = 0, name: str = "", is_probe: bool = 
 
 
 def store(boxes: Boxes, *, name: str = "", is_probe: bool = False) -> Case:
-    """Return a case that stores a box."""
+    """Return a case storing a box."""
     mnemonic = _STORE.format(rank=len(boxes.shape))
     body = f"""
     @p1 {mnemonic} [d8, {boxes.coordinates}], [r1];
@@ -132,7 +132,7 @@ def _boxes() -> Iterator[Boxes]:
 
 
 def _origin(where: str, shape: Sequence[int], box: Sequence[int], step: int) -> tuple[int, ...]:
-    """Return where a box starts; on the last axis that is a multiple of `step`."""
+    """Return the start of a box, a multiple of `step` on the last axis."""
     pairs = list(zip(shape, box, strict=True))
     *outer, last = (
         {
@@ -155,15 +155,15 @@ NARROW = (
 """Boxes whose rows are shorter than the span of their swizzle."""
 
 
-# Types whose reductions a tensor map's element type names.
+# Types with reductions named by a tensor map's element type.
 _REDUCTIONS = (
     *(("add", dtype) for dtype in ("uint32", "int32", "uint64", "float16", "float32")),
     *(
-        (which, dtype)
-        for which in ("min", "max")
+        (operator, dtype)
+        for operator in ("min", "max")
         for dtype in ("uint32", "int32", "int64", "float16")
     ),
-    *((which, dtype) for which in ("and", "or", "xor") for dtype in ("uint32", "uint64")),
+    *((operator, dtype) for operator in ("and", "or", "xor") for dtype in ("uint32", "uint64")),
     ("inc", "uint32"),
     ("dec", "uint32"),
 )
@@ -172,10 +172,10 @@ _KINDS = {"float16": "f16", "float32": "f32"}
 
 def _reduction_arguments(dtype: str, boxes: Boxes, rng: np.random.Generator) -> list[Argument]:
     kind = _KINDS.get(dtype, f"b{8 * np.dtype(dtype).itemsize}")
-    made = boxes.tensor(rng)
+    tensor = boxes.tensor(rng)
     image, memory = inputs.draw((kind, kind), rng, 16384 * 8 // inputs.width_of(kind))
-    made.array[...] = memory[: made.array.size].view(dtype).reshape(made.array.shape)
-    return [image, made]
+    tensor.array[...] = memory[: tensor.array.size].view(dtype).reshape(tensor.array.shape)
+    return [image, tensor]
 
 
 def _reductions() -> Iterator[Case]:

@@ -1,7 +1,7 @@
-"""Whole kernels: every variant of an archive, on the GPU and in the emulator, on `aotc verify`'s inputs.
+"""Whole kernels: every variant of an archive on the GPU and in the emulator.
 
-What the GPU leaves is compared with what the emulator leaves, to the bit, and verified against the
-interpreted kernel within the bounds of `aotc verify`.
+Inputs are `aotc verify`'s. The GPU's results are compared with the emulator's to the bit, and
+verified against the interpreted kernel within the bounds of `aotc verify`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _FLOATS = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "fp64": "f64"}
 
 @dataclass(slots=True)
 class VariantOutcome:
-    """Say how the two sides of a variant agree, over all its launches and buffers.
+    """Agreement of the two sides of a variant, over all its launches and buffers.
 
-    `status` is that of `aotc verify`, for the GPU's results; `exact` and `inexact` count the
-    elements of buffers that depend on no approximation and of the others.
+    `status` is from `aotc verify`, for the GPU's results. `exact` counts elements of buffers
+    without approximations, `inexact` the others.
     """
 
     label: str
@@ -51,9 +51,10 @@ class VariantOutcome:
 
     @property
     def is_within(self) -> bool:
-        """Whether the GPU is within bounds, and identical where there is one right result."""
+        """Return whether the GPU is within bounds, and identical in exact buffers."""
         return self.status == "verified" and all(
-            found.identical + found.nan_only == found.count for found in self.exact
+            comparison.identical + comparison.nan_only == comparison.count
+            for comparison in self.exact
         )
 
 
@@ -75,7 +76,7 @@ def judge_variant(path: Path, label: str, *, on_gpu: bool) -> VariantOutcome:
 
     result = verify_variant(subject, VerifyOptions(), execute=prepare)
     outcome.status = result.status
-    wrong = [found.detail for found in result.findings if found.status in ("wrong", "fault")]
+    wrong = [finding.detail for finding in result.findings if finding.status in ("wrong", "fault")]
     outcome.detail = "; ".join(wrong)
     outcome.seconds = time.perf_counter() - start
     return outcome
@@ -103,7 +104,7 @@ def _execute(
     cubin: bytes,
     reference: Reference,
 ) -> Execution:
-    """Execute a launch on both sides, note how they agree and return what the GPU left."""
+    """Execute a launch on both sides, record their agreement and return the GPU's buffers."""
     module = parse_module(compiled.ptx)
     emulation = Emulation(module, compiled.symbol, compiled.shared_bytes, num_ctas=subject.num_ctas)
     emulated = emulation(reference)
@@ -116,9 +117,11 @@ def _execute(
     outcome.launches += 1
     for name, buffer in reference.buffers.items():
         bound = EXACT if buffer.is_exact else _ANY_DISTANCE
-        one, other = (side.buffers[name][buffer.writable] for side in (emulated, actual))
-        found = compare(_kind(buffer.pointee), one, other, bound)
-        (outcome.exact if buffer.is_exact else outcome.inexact).append(found)
+        emulated_array, actual_array = (
+            side.buffers[name][buffer.writable] for side in (emulated, actual)
+        )
+        comparison = compare(_kind(buffer.pointee), emulated_array, actual_array, bound)
+        (outcome.exact if buffer.is_exact else outcome.inexact).append(comparison)
     return actual
 
 
@@ -127,9 +130,9 @@ def _kind(element: ScalarType) -> str:
 
 
 def _launch(emulation: Emulation, cubin: bytes, reference: Reference) -> dict[str, Bytes]:
-    """Run the cubin on the buffers that the emulator gets.
+    """Run the cubin on the emulator's buffers.
 
-    Raises: ExecutionFault for what the kernel did wrong.
+    Raises: ExecutionFault for a fault of the kernel.
     """
     gpu = open_gpu()
     owners = {
@@ -159,6 +162,6 @@ def _launch(emulation: Emulation, cubin: bytes, reference: Reference) -> dict[st
 
 
 def _joined(initial: Bytes, owner: Bytes) -> Bytes:
-    held = initial.copy()
-    held[HEAD_BYTES:] = owner
-    return held
+    image = initial.copy()
+    image[HEAD_BYTES:] = owner
+    return image

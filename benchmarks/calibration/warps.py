@@ -1,6 +1,6 @@
-"""Instructions in which the lanes of a warp take part together: shuffles, votes, matches, redux.
+"""Warp-level instructions across lanes: shuffles, votes, matches, redux.
 
-Masks are whole, or those of lanes chosen at random, which have branched away from the others.
+Masks are full, or random lanes after a divergent branch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WARPS = 512
 _THREADS = 128
 _LANES = _WARPS * 32
 
-# r2, r3 and r4 are operands, p1 says whether a lane takes part, r5 is the mask of those that do.
+# r2, r3 and r4 are operands, p1 is set in participating lanes, r5 is their mask.
 _ENTRY = f"""
 .visible .entry {{{{entry}}}}(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 chosen, .param .u64 out)
 .reqntid {_THREADS}
@@ -85,7 +85,7 @@ def _case(name: str, body: str, *, whole: bool, few_values: bool = False) -> Cas
 
 
 def _cases() -> Iterator[Case]:
-    # From lanes that do not take part nothing is defined, so shuffles are of whole warps.
+    # A shuffle from an inactive lane is undefined, so shuffles are of whole warps.
     for mode in ("up", "down", "bfly", "idx"):
         name = f"shfl.sync.{mode}.b32"
         yield _case(name, f"{name} r6|p3, r2, r3, r4, r5;", whole=True)

@@ -1,7 +1,7 @@
 """`wgmma` from registers and from shared memory, with every swizzle, major and type.
 
-Shared memory is filled with elements drawn at random, and descriptors point anywhere into it: both
-sides multiply whatever they find there, so results agree only if every address does.
+Shared memory is filled with random elements, and descriptors point anywhere into it. Both sides
+multiply the elements at the same addresses, so results agree only if every address does.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Product:
 
     @property
     def num_registers(self) -> int:
-        """Registers of the result that a thread holds."""
+        """Result registers of a thread."""
         return self.n * elements.BITS[self.result] // 64
 
     @property
@@ -99,12 +99,14 @@ class Product:
         return f"{self.mnemonic} {operands};"
 
 
-def case(product: Product, draw: _Draw = elements.exact, what: str = "", repeats: int = 1) -> Case:
+def case(
+    product: Product, draw: _Draw = elements.exact, suffix: str = "", repeats: int = 1
+) -> Case:
     """Return a case of a product, summed up `repeats` times."""
     floats = draw is not elements.exact and product.a not in elements.INTEGERS
     bound = bound_of("wgmma", product.a, product.result) if floats else EXACT
     return Case(
-        f"{product}{what}",
+        f"{product}{suffix}",
         _text(product, repeats),
         partial(_operands, product, draw),
         (Output(2, product.result, bound),),
@@ -114,13 +116,13 @@ def case(product: Product, draw: _Draw = elements.exact, what: str = "", repeats
     )
 
 
-def _descriptor(name: str, place: Place, base: int) -> list[str]:
+def _descriptor(name: str, operand: Place, base: int) -> list[str]:
     return [
-        f"add.u32 w0, base, {base + place.offset};",
+        f"add.u32 w0, base, {base + operand.offset};",
         "shr.u32 w0, w0, 4;",
         "and.b32 w0, w0, 0x3FFF;",
         f"cvt.u64.u32 {name}, w0;",
-        f"or.b64 {name}, {name}, {place.high};",
+        f"or.b64 {name}, {name}, {operand.high};",
     ]
 
 
@@ -136,10 +138,10 @@ def _text(product: Product, repeats: int) -> str:
         "mov.b32 base, calibration_dynamic; mad.lo.u32 place, tid, 16, base;",
         "ld.param.u64 p, [image]; mul.wide.u32 wide, tid, 16; add.u64 p, p, wide;",
     ]
-    for at in range(0, _IMAGE_BYTES, 16 * _THREADS):
+    for offset in range(0, _IMAGE_BYTES, 16 * _THREADS):
         lines += [
-            f"ld.global.v4.u32 {{w0, w1, w2, w3}}, [p+{at}];",
-            f"st.shared.v4.u32 [place+{at}], {{w0, w1, w2, w3}};",
+            f"ld.global.v4.u32 {{w0, w1, w2, w3}}, [p+{offset}];",
+            f"st.shared.v4.u32 [place+{offset}], {{w0, w1, w2, w3}};",
         ]
     lines += ["ld.param.u64 p, [pa]; add.u64 p, p, wide;"]
     lines += ["ld.global.v4.u32 {a0, a1, a2, a3}, [p];"]
@@ -169,13 +171,13 @@ def _magnitudes(product: Product, args: Sequence[Argument]) -> list[Argument]:
     assert isinstance(image, np.ndarray)
     assert isinstance(registers, np.ndarray)
     assert isinstance(sums, np.ndarray)
-    # A sign that the instruction gives an operand is its sign too, so that one is undone here.
+    # The instruction also negates an operand's sign, so this undoes one negation.
     flip = product.a_sign * product.b_sign < 0
     size = _A_BYTES // 4
     first = elements.magnitude(product.a, image[:size])
     registers = elements.magnitude(product.a, registers)
     if flip:
-        first, registers = (elements.negative(product.a, each) for each in (first, registers))
+        first, registers = (elements.negative(product.a, draw) for draw in (first, registers))
     second = elements.magnitude(product.b, image[size:])
     return [np.concatenate([first, second]), registers, elements.magnitude(product.result, sums)]
 
@@ -224,16 +226,18 @@ def _addressing() -> Iterator[Case]:
     for kind, result in (("bf16", "f32"), ("tf32", "f32"), ("e4m3", "f32"), ("s8", "s32")):
         majors = (False, True) if kind == "bf16" else (False,)
         for transposed in majors:
-            for place in _PLACES[transposed]:
-                yield case(Product(kind, kind, result, 64, a_place=place))
-                if place != Place():
-                    yield case(Product(kind, kind, result, 64, b_place=place))
-                yield case(Product(kind, kind, result, 128, a_place=None, b_place=place))
+            for operand in _PLACES[transposed]:
+                yield case(Product(kind, kind, result, 64, a_place=operand))
+                if operand != Place():
+                    yield case(Product(kind, kind, result, 64, b_place=operand))
+                yield case(Product(kind, kind, result, 128, a_place=None, b_place=operand))
     for transposed in (False, True):
-        swizzled = [place for place in _PLACES[transposed] if place.swizzle and not place.offset]
-        for place in swizzled:
-            if place.stride * 16 <= _B_BYTES:
-                yield case(Product("f16", "f16", "f32", 256, a_place=place, b_place=place))
+        swizzled = [
+            operand for operand in _PLACES[transposed] if operand.swizzle and not operand.offset
+        ]
+        for operand in swizzled:
+            if operand.stride * 16 <= _B_BYTES:
+                yield case(Product("f16", "f16", "f32", 256, a_place=operand, b_place=operand))
 
 
 def _types() -> Iterator[Case]:
@@ -248,7 +252,9 @@ def _types() -> Iterator[Case]:
             yield case(Product(a, b, result, 16, a_sign=-1, b_sign=-1))
         yield case(Product(a, b, result, 16, scale_d=False))
     for n in (40, 136, 192, 248, 256):
-        yield case(Product("bf16", "bf16", "f32", n, scale_d=False), repeats=3, what=" three times")
+        yield case(
+            Product("bf16", "bf16", "f32", n, scale_d=False), repeats=3, suffix=" three times"
+        )
 
 
 def _inexact() -> Iterator[Case]:
@@ -256,9 +262,9 @@ def _inexact() -> Iterator[Case]:
     for a, b, result in _TYPES:
         if a not in elements.INTEGERS:
             more = {"fp32 bits": elements.unrounded} if a == "tf32" else {}
-            for what, draw in {**draws, **more}.items():
+            for draw_name, draw in {**draws, **more}.items():
                 for a_place in (Place(), None):
-                    yield case(Product(a, b, result, 64, a_place), draw, f" ({what})")
+                    yield case(Product(a, b, result, 64, a_place), draw, f" ({draw_name})")
             yield case(Product(a, b, result, 64, a_sign=-1), elements.normal, " (normal)")
 
 

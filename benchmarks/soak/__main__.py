@@ -1,12 +1,12 @@
-"""The command line: phases in one journal, and what they show.
+"""The command line: run phases into one journal and report on them.
 
-    python -m benchmarks.soak all -o OUT --minutes 6 --devices 0,1  # everything, what may hang last
-    python -m benchmarks.soak variants -o OUT                       # one phase
-    python -m benchmarks.soak build -o OUT                          # compile alone: which remarks are seen
-    python -m benchmarks.soak report -o OUT                         # the table once more
+python -m benchmarks.soak all -o OUT --minutes 6 --devices 0,1  # everything, likely hangs last
+python -m benchmarks.soak variants -o OUT                       # one phase
+python -m benchmarks.soak build -o OUT                          # compile alone, for remarks
+python -m benchmarks.soak report -o OUT                         # the table once more
 
-OUT holds `journal.jsonl`, a line for everything that was tried, and `soak.json`, the figures. A command
-that is run again goes on with what has no outcome yet. Exits 1 if anything failed or was not reached.
+OUT holds `journal.jsonl`, a line for everything tried, and `soak.json`, the figures. A repeated
+command goes on with the cases without an outcome. Exits 1 if anything failed or was not reached.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _EMULATED_SECONDS = 600.0
 _SECONDS_A_LINE = 15.0
 # Seeds of other soaks do not overlap while each has fewer programs than this.
 _SEEDS_APART = 1_000_000
-# What is held back gets the time that as many others took, and half as much again.
+# Held-back cases get the time of as many others, and half as much again.
 _RESERVE_FACTOR = 1.5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the phases that are asked for and print what they show; return the exit status."""
+    """Run the requested phases and print the report; return the exit status."""
     options = _parser().parse_args(arguments)
     journal = Journal(options.out / "journal.jsonl")
     phases = report.PHASES if options.phase == "all" else (options.phase,)
@@ -56,10 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
     record = report.with_lost(journal.read())
-    found = report.figures(record)
-    (options.out / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
-    print(report.table(found))
-    return 0 if report.is_green(found) else 1
+    figures = report.figures(record)
+    (options.out / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
+    print(report.table(figures))
+    return 0 if report.is_green(figures) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) -> None:
-    """Run phases together, and then what they hold back. Raises: NoLauncherError."""
+    """Run phases together, then their held-back cases. Raises: NoLauncherError."""
     start = time.monotonic()
     is_emulated = options.smoke or report.BUILD in phases
     launchers = Launchers(
@@ -117,22 +117,27 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
             opening = beside.submit(launchers.open)
             plans = _plans(phases, options, journal)
             opening.result()
-        for each in plans:
+        for phase_plan in plans:
             seconds = time.monotonic() - start
-            print(f"{seconds:5.0f} s: {each.num_cases:,} {each.phase} are planned", flush=True)
+            print(
+                f"{seconds:5.0f} s: {phase_plan.num_cases:,} {phase_plan.phase} are planned",
+                flush=True,
+            )
         _run(plans, options, launchers, journal, start, say, spent)
     finally:
         launchers.close()
         say.print_line()
         run = Run(
-            planned={each.phase: each.num_cases for each in plans},
+            planned={phase_plan.phase: phase_plan.num_cases for phase_plan in plans},
             device=launchers.device,
             date=time.strftime("%Y-%m-%d"),
             seconds=round(time.monotonic() - start, 1),
             launcher_seconds=round(launchers.busy_seconds, 1),
             num_jobs=options.jobs,
             num_launchers=len(launchers.each),
-            kernels=tuple(dict.fromkeys(kernel for each in plans for kernel in each.kernels)),
+            kernels=tuple(
+                dict.fromkeys(kernel for phase_plan in plans for kernel in phase_plan.kernels)
+            ),
             worker_seconds={phase: round(seconds, 1) for phase, seconds in spent.items()},
         )
         journal.end(run)
@@ -148,20 +153,20 @@ def _run(
     spent: dict[str, float],
 ) -> None:
     def reserve(count: int) -> float:
-        done = max(1, say.num_launched)
-        each = launchers.busy_seconds / done / len(launchers.each)
-        return 0.0 if options.skip_held else count * each * _RESERVE_FACTOR
+        num_done = max(1, say.num_launched)
+        seconds_per_launch = launchers.busy_seconds / num_done / len(launchers.each)
+        return 0.0 if options.skip_held else count * seconds_per_launch * _RESERVE_FACTOR
 
     deadline = start + 60 * options.minutes
     limits = Limits(options.jobs, deadline, reserve)
-    prepare = {each.phase: _prepare(each.phase, options) for each in plans}
+    prepare = {phase_plan.phase: _prepare(phase_plan.phase, options) for phase_plan in plans}
     with TemporaryDirectory(prefix="aotc-soak-", dir=_fast_folder()) as folder:
-        work = Work(prepare, Path(folder), held=(_RISKY,))
-        held = run_jobs(plan.jobs_of(plans), work, launchers, journal, limits, say, spent)
+        work = Work(prepare, Path(folder), held_phases=(_RISKY,))
+        held_batches = run_jobs(plan.jobs_of(plans), work, launchers, journal, limits, say, spent)
         if not options.skip_held:
-            count = sum(batch.count for batch in held)
+            count = sum(batch.count for batch in held_batches)
             print(f"{count:,} cases were held back, now they are launched", flush=True)
-            run_held(held, launchers, deadline, say)
+            run_held(held_batches, launchers, deadline, say)
 
 
 def _prepare(phase: str, options: argparse.Namespace) -> Prepare:
@@ -180,22 +185,22 @@ def _plans(phases: Sequence[str], options: argparse.Namespace, journal: Journal)
     earlier = [Journal(out / "journal.jsonl").read() for out in options.earlier]
     soaked = plan.count_soaked([record, *earlier])
     sources = {phase: _SOURCES.get(phase, ()) for phase in phases}
-    named = [each for phase in phases for each in _named(sources[phase], options)]
+    named = [named_source for phase in phases for named_source in _named(sources[phase], options)]
     # In one go: workers take a while to start.
     how = Draw(options.seed, _SMOKE_SHARE if options.smoke else options.share)
     drawn = plan.draw_all(named, how, options.jobs) if named else []
     plans: list[Plan] = []
     for phase in phases:
-        # What was tried before and never done is a failure, and not to be tried again.
-        known = record.known(phase)
+        # A case tried before without an outcome is a failure, and not to be tried again.
+        finished = record.known(phase)
         names = {source.name for source in sources[phase]}
         groups = [group for group in drawn if group.source in names]
         if phase == _PROGRAMS:
-            plans.append(plan.plan_programs(phase, _seeds(options), known))
+            plans.append(plan.plan_programs(phase, _seeds(options), finished))
         elif phase == _RISKY:  # its order is the manifest's
-            plans.append(plan.plan_variants(phase, groups, known))
+            plans.append(plan.plan_variants(phase, groups, finished))
         else:
-            plans.append(plan.plan_variants(phase, groups, known, soaked, options.seed))
+            plans.append(plan.plan_variants(phase, groups, finished, soaked, options.seed))
     return plans
 
 
@@ -224,7 +229,7 @@ def _seeds(options: argparse.Namespace) -> list[int]:
 
 
 class _Progress:
-    """Print what fails at once, and from time to time how far the soak is."""
+    """Print failures at once, and the soak's progress from time to time."""
 
     def __init__(self) -> None:
         self._start, self._last = time.monotonic(), 0.0

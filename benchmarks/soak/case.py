@@ -1,6 +1,6 @@
-"""A case: something compiled, with launches to try and what each must leave in memory.
+"""A case: a compiled kernel or program, its launches and their expected memory.
 
-Workers make cases, a process of its own launches them; between the two they are files.
+Workers make cases, and separate processes launch them; between the two they are files.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Say: TypeAlias = Callable[[str], None]
 
 
 class Device(Protocol):
-    """What launches run on; each kind of case knows which methods of it to call."""
+    """A device for launches; each kind of case calls its own methods of it."""
 
     @property
     def name(self) -> str:
-        """What the device is, with its driver."""
+        """Device name and driver."""
         ...
 
     def watch(self, say: Say) -> None:
@@ -34,8 +34,8 @@ class Device(Protocol):
 class Case(Protocol):
     """A variant or a program, ready to be launched.
 
-    `name` tells it from all others, `command` runs it again; `remarks` are the compiler's. One that
-    `is_risky` is launched after all others: see `risk.py`.
+    `name` is unique, `command` reproduces it; `remarks` are the compiler's. An `is_risky` case
+    is launched after all others: see `risk.py`.
     """
 
     @property

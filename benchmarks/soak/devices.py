@@ -1,6 +1,6 @@
-"""What cases run on: a GPU, or the emulator where there is none.
+"""Devices for cases: a GPU, or the emulator without one.
 
-Invariant: both leave in buffers and arrays what the kernel left in memory.
+Invariant: both leave the kernel's memory in buffers and arrays.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from benchmarks.soak.variants import Member, VariantCase
 Launch: TypeAlias = Callable[[Sequence[Argument]], None]
 
 
-# What all processes of one GPU keep together for their next launches.
+# Memory kept by all processes of one GPU for their next launches.
 _SPARE_BYTES = 16 << 30
-# Sizes are rounded up to these pieces or an eighth of the power of two below, so that those of other
-# launches fit: most are a few bytes apart, and those of sparse buffers differ from variant to variant.
+# Sizes are rounded up to these pieces, or to an eighth of the power of two below. So allocations
+# of other launches fit: most differ by a few bytes, and sparse buffers differ from variant to
+# variant.
 _PIECE_BYTES = 4096
-# How long an allocation waits for what other processes have, which they are about to free.
+# Time an allocation waits for other processes to free memory.
 _ROOM_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 
 
 class ReusingGpu(Gpu):
-    """A GPU whose memory is kept for the next launch, up to a limit, which most allocations fit in.
+    """A GPU with memory kept for the next launch, up to a limit large enough for most allocations.
 
     It is one of `num_processes` that share the GPU.
     """
@@ -54,27 +55,27 @@ class ReusingGpu(Gpu):
         self._spare_limit = _SPARE_BYTES // num_processes
         self._is_shared = num_processes > 1
         self._sizes: dict[int, int] = {}  # in bytes, of the allocation at an address
-        # Addresses by size; the size that was freed last is the last one.
+        # Addresses by size; the size freed last is last.
         self._spare: dict[int, list[int]] = {}
         self._spare_bytes = 0
 
     def write(self, address: int, content: npt.NDArray[np.uint8]) -> None:
-        """Copy bytes to the GPU, which may take long beside others that do so."""
+        """Copy bytes to the GPU; this may take long beside other copies."""
         self.say(ON_HOST)
         super().write(address, content)
 
     def synchronize(self) -> None:
-        """Wait for all launches. Raises: ExecutionFault for what one of them did wrong."""
+        """Wait for all launches. Raises: ExecutionFault for a fault of one of them."""
         self.say(WAITING)
         super().synchronize()
         self.say(ON_HOST)
 
     def allocate(self, size_bytes: int) -> int:
-        """Return the address of an allocation of at least that size, with anything in it.
+        """Return the address of an allocation of at least this size, with any contents.
 
         Raises: NoRoomError.
         """
-        # What is too large to be kept is as large as it must be.
+        # An allocation too large to be kept has its exact size.
         size = size_bytes if size_bytes > self._spare_limit else rounded_size(size_bytes)
         if spare := self._spare.get(size):
             self._spare_bytes -= size
@@ -109,7 +110,7 @@ class ReusingGpu(Gpu):
             return None
 
     def _give_back(self, limit: int) -> None:
-        """Give back what is kept, first of the sizes unused for longest, until it is in the limit."""
+        """Free kept memory down to the limit, first of the sizes unused for longest."""
         while self._spare_bytes > limit:
             size = next(iter(self._spare))
             spare = self._spare[size]
@@ -123,13 +124,13 @@ class ReusingGpu(Gpu):
 
 
 def rounded_size(size_bytes: int) -> int:
-    """Return the size that is allocated: at most an eighth, or 4 KiB, more."""
+    """Return the allocated size: at most an eighth, or 4 KiB, more."""
     step = max(_PIECE_BYTES, 1 << max(0, size_bytes.bit_length() - 4))
     return -(-max(size_bytes, 1) // step) * step
 
 
 class GpuDevice:
-    """The first GPU that this process sees, which `num_processes` of them share."""
+    """The first visible GPU, shared by `num_processes`."""
 
     def __init__(self, gpu: Gpu | None = None, num_processes: int = 1) -> None:
         """Raises: NoDeviceError."""
@@ -163,8 +164,8 @@ class GpuDevice:
 
 def _driver() -> str:
     """Return the version of the kernel's driver, as far as it is told."""
-    told = Path("/sys/module/nvidia/version")
-    return told.read_text().strip() if told.is_file() else "of unknown version"
+    version_file = Path("/sys/module/nvidia/version")
+    return version_file.read_text().strip() if version_file.is_file() else "of unknown version"
 
 
 class Emulator:

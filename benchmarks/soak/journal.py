@@ -1,10 +1,10 @@
-"""What was tried and what came of it: a file of JSON lines that outlives whoever writes it.
+"""Attempts and outcomes: a file of JSON lines that outlives its writers.
 
-A launch is written down before it is tried, a case when it is done. A case that was tried and never
-done is the one that a process, a command or a machine ended with.
+A launch is written down before it is tried, a case when it is done. A case without an outcome is
+the one a process, a command or a machine ended with.
 
-Invariant: a line is written by one system call, so a reader sees whole lines, and at most the last
-one cut off.
+Invariant: a line is written by one system call. So a reader sees whole lines, and at most the
+last one cut off.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Status: TypeAlias = Literal[
     "right", "built", "wrong", "fault", "hang", "lost", "error", "dropped", "refused"
 ]
 
-# What makes a soak fail. Dropped is what a target cannot hold, refused what a config asks of a
-# kernel that cannot have it; both are told in so many words by the compiler.
+# Statuses failing a soak. Dropped cases do not fit the target. Refused ones have a config the
+# kernel cannot have. The compiler reports both explicitly.
 FAILURES: tuple[Status, ...] = ("wrong", "fault", "hang", "lost", "error")
 
 
@@ -31,11 +31,12 @@ Key: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a case: `detail` says what is wrong, `command` runs it again.
+    """Outcome of a case: `detail` describes the failure, `command` reproduces it.
 
-    "built" is what was to be compiled alone, "hang" is a launch that did not end within its limit, "lost"
-    one whose process ended or was killed, "error" a case that could not be made ready. `passed_over` are launches that the device has no
-    room for, each with its reason; they are none of the `num_launches`.
+    "built" is a case to be compiled alone, "hang" a launch over its time limit. "lost" means its
+    process ended or was killed, "error" the case could not be made ready. `passed_over` are
+    launches without room on the device, each with its reason; they do not count in
+    `num_launches`.
     """
 
     case: str
@@ -50,13 +51,13 @@ class Outcome:
 
     @property
     def is_failure(self) -> bool:
-        """Whether the soak fails for it."""
+        """Return whether the soak fails for it."""
         return self.status in FAILURES
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A launch of a case that was about to be tried, in a phase."""
+    """A launch of a case about to be tried, in a phase."""
 
     case: str
     launch: str
@@ -65,10 +66,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of phases: how many cases of each were planned, and the kernels of variants among them.
+    """One run of phases: planned cases of each, and the kernels of its variants.
 
-    For `launcher_seconds` launchers had a case, which are `num_launchers` at a time. `worker_seconds`, by phase,
-    are those of worker processes, which are `num_jobs` at a time.
+    `launcher_seconds` sums the time launchers had a case, over `num_launchers` at a time.
+    `worker_seconds`, by phase, are of worker processes, `num_jobs` at a time.
     """
 
     planned: Mapping[str, int]
@@ -84,7 +85,7 @@ class Run:
 
 @dataclass
 class Record:
-    """What a journal holds: the outcomes, and what was tried last of each case that has none.
+    """A journal's contents: outcomes, and the last attempt of each case without one.
 
     Both are by phase and case.
     """
@@ -99,7 +100,7 @@ class Record:
         self.open.pop((outcome.phase, outcome.case), None)
 
     def known(self, phase: str) -> set[str]:
-        """Return the cases of a phase that were tried, whatever came of them."""
+        """Return the cases tried in a phase, with any outcome."""
         return {case for of, case in (*self.outcomes, *self.open) if of == phase}
 
 
@@ -111,19 +112,19 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def tell(self, attempt: Attempt) -> None:
-        """Write down what is about to be tried."""
+        """Write down an attempt before it starts."""
         self._append({"try": asdict(attempt)})
 
     def finish(self, outcome: Outcome) -> None:
-        """Write down what came of a case."""
+        """Write down a case's outcome."""
         self._append({"done": asdict(outcome)})
 
     def end(self, run: Run) -> None:
-        """Write down that a run is over."""
+        """Write down the end of a run."""
         self._append({"run": asdict(run)})
 
     def read(self) -> Record:
-        """Return what was written so far, by anyone."""
+        """Return all lines so far, from any writer."""
         record = Record()
         for entry in self._entries():
             if "try" in entry:
@@ -135,16 +136,16 @@ class Journal:
                 run = entry["run"]
                 record.runs.append(Run(**{**run, "kernels": tuple(run["kernels"])}))
             else:
-                done = entry["done"]
-                lists = {name: tuple(done.get(name, ())) for name in ("remarks", "passed_over")}
-                record.take(Outcome(**{**done, **lists}))
+                fields = entry["done"]
+                lists = {name: tuple(fields.get(name, ())) for name in ("remarks", "passed_over")}
+                record.take(Outcome(**{**fields, **lists}))
         return record
 
     def _entries(self) -> Iterator[dict[str, Any]]:
         if not self.path.exists():
             return
         for line in self.path.read_bytes().split(b"\n")[:-1]:
-            # A line may follow one that was cut off when the machine went.
+            # A line may follow one cut off by a crash of the machine.
             with suppress(ValueError):
                 yield json.loads(line)
 

@@ -1,10 +1,10 @@
-"""A process that launches, and the watch over it.
+"""A launching process and its watchdog.
 
-Before each launch the process writes it to the journal and tells the watch, which then expects the
-next word within a limit, a longer one while the process says that the host is at work. A process that
-says nothing for longer hangs: it is killed, the launch is named, and nothing is launched on its GPU any
-more, since a kernel may well outlive its process. A process that ends, or reports an error after which a
-context is of no use, is replaced by another one.
+Before each launch the process writes it to the journal and tells the watchdog. The watchdog
+expects the next message within a limit, a longer one while the process reports work on the host.
+A silent process hangs: it is killed and the launch is named. Nothing more is launched on its
+GPU, since a kernel may well outlive its process. A process is replaced if it ends, or reports an
+error that leaves its context unusable.
 
 Invariant: every case handed over gets one outcome, unless the GPU hangs.
 """
@@ -38,7 +38,7 @@ LOADING = "loading"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Name a file of `count` cases of a phase, those before `start` being done."""
+    """A file of `count` cases of a phase, the ones before `start` done."""
 
     phase: str
     path: Path
@@ -47,7 +47,7 @@ class Batch:
 
 
 def write_batch(phase: str, path: Path, cases: Sequence[Case]) -> Batch:
-    """Write cases to a file; what they share is written once."""
+    """Write cases to a file; shared objects are written once."""
     with path.open("wb") as file:  # buffers of gigabytes are written as they are, without a copy
         pickle.dump(list(cases), file, protocol=pickle.HIGHEST_PROTOCOL)
     return Batch(phase, path, len(cases))
@@ -57,10 +57,10 @@ def write_batch(phase: str, path: Path, cases: Sequence[Case]) -> Batch:
 
 
 def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice, gpu: str) -> None:
-    """Run the cases that the watch asks for, one at a time."""
-    if gpu:  # the driver reads it when it is initialised, which is yet to come
+    """Run the watchdog's cases, one at a time."""
+    if gpu:  # the driver reads it at its initialisation, still to come
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    # A watch that is gone leaves nobody to tell.
+    # The watchdog is gone.
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         try:
             device = open_device()
@@ -75,12 +75,12 @@ def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice, gpu: str
             task: tuple[Batch, int] | None = pipe.recv()
             if task is None:
                 return
-            batch, at = task
+            batch, index = task
             if batch.path != loaded:
                 cases, loaded = [], batch.path  # the former ones make room first
                 with batch.path.open("rb") as file:
                     cases = pickle.load(file)
-            outcome = _outcome(cases[at], device, pipe, journal, batch.phase)
+            outcome = _outcome(cases[index], device, pipe, journal, batch.phase)
             journal.finish(outcome)
             pipe.send(outcome)
             if outcome.status == "fault":
@@ -132,10 +132,10 @@ def _outcome(case: Case, device: Device, pipe: Connection, journal: Journal, pha
 
 
 @dataclass
-class Place:
-    """A GPU that launchers share: `name` as CUDA_VISIBLE_DEVICES has it, "" for the first one.
+class SharedGpu:
+    """A GPU shared by launchers: `name` as in CUDA_VISIBLE_DEVICES, "" for the first one.
 
-    `hung` is the outcome of the first case that did not end, after which nothing new is launched there.
+    `hung` is the outcome of the first hanging case; afterwards nothing new is launched there.
     """
 
     name: str = ""
@@ -144,28 +144,28 @@ class Place:
 
 @dataclass
 class Launcher:
-    """Run batches of cases, each launch of which has `limit_seconds`, in a process at a `place`.
+    """Run batches of cases in a process on `gpu`, with `limit_seconds` for each launch.
 
-    `open_device` is called in the process, so it is a function that can be pickled.
+    `open_device` is called in the process, so it must be picklable.
     """
 
     open_device: OpenDevice
     journal: Journal
     limit_seconds: float
-    place: Place = field(default_factory=Place)
+    gpu: SharedGpu = field(default_factory=SharedGpu)
     device: str = ""
     busy_seconds: float = 0.0
     _process: Any = field(default=None, init=False)
     _pipe: Any = field(default=None, init=False)
 
     def run(self, batch: Batch) -> Iterator[Outcome]:
-        """Yield what came of each case of a batch, none after a hang. Raises: NoLauncherError."""
-        for at in range(batch.start, batch.count):
-            if self.place.hung is not None:
+        """Yield the outcomes of a batch's cases, none after a hang. Raises: NoLauncherError."""
+        for index in range(batch.start, batch.count):
+            if self.gpu.hung is not None:
                 return
             self.open()
             started = time.monotonic()
-            outcome = self._run(batch, at)
+            outcome = self._run(batch, index)
             self.busy_seconds += time.monotonic() - started
             yield outcome
 
@@ -182,17 +182,17 @@ class Launcher:
             self._process.join(_STOP_SECONDS)
             self._kill()
 
-    def _run(self, batch: Batch, at: int) -> Outcome:
-        """Return what came of a case."""
-        told = Attempt(f"{batch.path.name}[{at}]", LOADING, batch.phase), ""
+    def _run(self, batch: Batch, index: int) -> Outcome:
+        """Return a case's outcome."""
+        attempt = Attempt(f"{batch.path.name}[{index}]", LOADING, batch.phase), ""
         limit_seconds = self.limit_seconds
         try:
-            self._pipe.send((batch, at))
+            self._pipe.send((batch, index))
             while True:
-                # The process says what it tries next, or what came of the case.
+                # The process names its next attempt, or reports the case's outcome.
                 if not self._pipe.poll(limit_seconds):
-                    hung = self._lost(told, "hang", f"no end after {limit_seconds:g} s")
-                    self.place.hung = self.place.hung or hung
+                    hung = self._lost(attempt, "hang", f"no end after {limit_seconds:g} s")
+                    self.gpu.hung = self.gpu.hung or hung
                     self._kill()
                     return hung
                 word = self._pipe.recv()
@@ -200,19 +200,19 @@ class Launcher:
                     break
                 limit_seconds = _HOST_SECONDS if word == ON_HOST else self.limit_seconds
                 if isinstance(word, tuple):
-                    told = word
+                    attempt = word
         except (EOFError, ConnectionResetError, BrokenPipeError):
             self._process.join(_STOP_SECONDS)
             code = self._process.exitcode
             self._process = None
-            return self._lost(told, "lost", f"its process ended with code {code}")
+            return self._lost(attempt, "lost", f"its process ended with code {code}")
         if word.status == "fault":
             self._process.join(_STOP_SECONDS)
             self._kill()
         return word
 
-    def _lost(self, told: tuple[Attempt, str], status: Any, detail: str) -> Outcome:
-        attempt, command = told
+    def _lost(self, last_message: tuple[Attempt, str], status: Any, detail: str) -> Outcome:
+        attempt, command = last_message
         outcome = Outcome(
             attempt.case, attempt.phase, status, f"{attempt.launch}: {detail}", command, 1
         )
@@ -222,7 +222,7 @@ class Launcher:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, self.journal, self.open_device, self.place.name)
+        arguments = (theirs, self.journal, self.open_device, self.gpu.name)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -241,11 +241,11 @@ class Launcher:
         self.device = opened
 
     def _kill(self) -> None:
-        # One that waits for the GPU in the driver may not even end when it is killed.
+        # A process waiting for the GPU in the driver may not even end when it is killed.
         self._process.kill()
         self._process.join(_STOP_SECONDS)
         self._process = None
 
 
 class NoLauncherError(Exception):
-    """Report that there is nothing to launch on."""
+    """Report a missing device."""

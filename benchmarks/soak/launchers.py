@@ -1,8 +1,8 @@
-"""Several launchers that share what there is to launch: on each GPU a few, on as many GPUs as wanted.
+"""Several launchers with a shared queue: a few on each GPU, on any number of GPUs.
 
-Each is a process with a context of its own, whose launches the GPU takes in turns; so while one loads,
-copies or compares, others launch. A launch that hangs is named by its launcher's watch. After one,
-nothing new is launched on that GPU; what the others have under way there still has its time.
+Each is a process with its own context, and the GPU interleaves their launches. So while one
+loads, copies or compares, others launch. Its launcher's watchdog names a hanging launch. After
+one, nothing new is launched on that GPU; launches of the others under way still have their time.
 
 Invariant: a batch is handed to one launcher, and each of its cases gets one outcome unless a GPU hangs
 or time is up.
@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from benchmarks.soak.journal import Journal, Outcome
-from benchmarks.soak.launcher import Batch, Launcher, NoLauncherError, OpenDevice, Place
+from benchmarks.soak.launcher import Batch, Launcher, NoLauncherError, OpenDevice, SharedGpu
 
 _POLL_SECONDS = 0.2
 
 
 class Launchers:
-    """All launchers of a soak: `per_gpu` on each of `gpus`, which are as CUDA_VISIBLE_DEVICES has them."""
+    """All launchers of a soak: `per_gpu` on each of `gpus`, named as in CUDA_VISIBLE_DEVICES."""
 
     def __init__(
         self,
@@ -35,17 +35,17 @@ class Launchers:
         gpus: Sequence[str] = ("",),
         per_gpu: int = 1,
     ) -> None:
-        self.places = [Place(gpu) for gpu in gpus]
+        self.gpus = [SharedGpu(name) for name in gpus]
         self.each = [
-            Launcher(open_device, journal, limit_seconds, place)
+            Launcher(open_device, journal, limit_seconds, gpu)
             for _ in range(per_gpu)
-            for place in self.places
+            for gpu in self.gpus
         ]
 
     @property
     def device(self) -> str:
-        """What was opened: each kind of GPU, and how many of it."""
-        names = {launcher.place.name: launcher.device for launcher in self.each if launcher.device}
+        """Opened devices: each kind of GPU, and its count."""
+        names = {launcher.gpu.name: launcher.device for launcher in self.each if launcher.device}
         kinds = sorted(set(names.values()))
         counts = [list(names.values()).count(kind) for kind in kinds]
         texts = [
@@ -61,8 +61,8 @@ class Launchers:
 
     @property
     def hung(self) -> list[Outcome]:
-        """The cases after which nothing is launched on their GPUs."""
-        return [place.hung for place in self.places if place.hung is not None]
+        """The cases after which their GPUs take no more launches."""
+        return [gpu.hung for gpu in self.gpus if gpu.hung is not None]
 
     def open(self) -> None:
         """Start all processes, at once. Raises: NoLauncherError if a GPU is missing."""
@@ -79,19 +79,19 @@ class Launchers:
     def launching(
         self, size: int, is_late: Callable[[], bool], say: Callable[[Outcome], None]
     ) -> Iterator[Launching]:
-        """Yield what takes batches, `size` of which wait; at the end all that it took is launched.
+        """Yield a queue of batches, `size` waiting; at the end all of them are launched.
 
         Nothing is begun once it `is_late`, or the block is left by an exception.
         Raises: NoLauncherError.
         """
-        made = Launching(self.each, size, is_late, say)
+        launching = Launching(self.each, size, is_late, say)
         try:
-            yield made
+            yield launching
         except BaseException:
-            made.stop()
+            launching.stop()
             raise
         finally:
-            made.close()
+            launching.close()
 
 
 class Launching:
@@ -108,17 +108,21 @@ class Launching:
         self._say_lock = threading.Lock()
         self._launchers = launchers
         self._queue: queue.Queue[Batch | None] = queue.Queue(size)
-        self._returned: deque[Batch] = deque()  # begun on a GPU that hangs
+        self._returned: deque[Batch] = deque()  # started on a hanging GPU
         self._error: Exception | None = None
         self._is_stopped = False
-        self._threads = [threading.Thread(target=self._run, args=(each,)) for each in launchers]
+        self._threads = [
+            threading.Thread(target=self._run, args=(launcher,)) for launcher in launchers
+        ]
         for thread in self._threads:
             thread.start()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is begun any more."""
-        return self._is_stopped or all(each.place.hung is not None for each in self._launchers)
+        """Return whether nothing starts any more."""
+        return self._is_stopped or all(
+            launcher.gpu.hung is not None for launcher in self._launchers
+        )
 
     def stop(self) -> None:
         """Begin nothing any more."""
@@ -137,16 +141,18 @@ class Launching:
             return
 
     def close(self) -> None:
-        """Wait for what was handed over. Raises: what a launcher did."""
+        """Wait for the queued batches. Raises: a launcher's exception."""
         for _ in self._threads:
             self.put(None)
         for thread in self._threads:
             thread.join()
         if self._error is not None:
             raise self._error
-        # What was begun on a GPU that hangs may have come back after all others had ended.
+        # A batch started on a hanging GPU may have returned after all others ended.
         while self._returned and not self.is_over:
-            launcher = next(each for each in self._launchers if each.place.hung is None)
+            launcher = next(
+                candidate for candidate in self._launchers if candidate.gpu.hung is None
+            )
             self._launch(launcher, self._returned.popleft())
 
     def _next(self) -> Batch | None:
@@ -161,7 +167,7 @@ class Launching:
 
     def _run(self, launcher: Launcher) -> None:
         try:
-            while launcher.place.hung is None and (batch := self._next()) is not None:
+            while launcher.gpu.hung is None and (batch := self._next()) is not None:
                 self._launch(launcher, batch)
         except NoLauncherError as error:
             self._error = error
@@ -171,15 +177,15 @@ class Launching:
         if self._is_late():
             self.stop()
             return
-        done = batch.start
+        num_done = batch.start
         for outcome in launcher.run(batch):
-            done += 1
+            num_done += 1
             with self._say_lock:
                 self._say(outcome)
             if self._is_late():
                 self.stop()
                 break
-        if done < batch.count:
-            self._returned.append(replace(batch, start=done))
+        if num_done < batch.count:
+            self._returned.append(replace(batch, start=num_done))
         else:
             batch.path.unlink(missing_ok=True)

@@ -10,9 +10,9 @@ from types import FrameType
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the block once it has taken so long; for a process's main thread.
+    """Raise TimeoutError in the block after its processor time; for a process's main thread.
 
-    The seconds are those of a processor, of which other processes take nothing.
+    Processor seconds are independent of other processes' load.
     """
 
     def expire(_number: int, _frame: FrameType | None) -> None:

@@ -1,9 +1,9 @@
-"""What a soak runs, and in which order: so that what time cuts off is more of what was run.
+"""The order of a soak's cases: a cut-off run still covers every kernel and value.
 
-Variants come a group at a time. First is a group of each kernel; then those that have a value of a type, of a
-choice or of a config key that no earlier group of their kernel has, the kernels in turn, those with the fewest
-variants soaked so far first; then the others, large groups first, and in the same way among those of a size.
-Programs are mixed in with the second ones.
+Variants come a group at a time, in three stages. First is a group of each kernel. Second are
+groups with a type, choice or config value not in an earlier group of their kernel. Kernels take
+turns here, the ones with the fewest variants soaked so far first. Third are the other groups,
+large ones first, with the same turns within a size. Programs are mixed in with the second stage.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ EntryT = TypeVar("EntryT")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is planned of a phase: jobs, in order, in the three stages of the module's docstring.
+    """Plan of a phase: jobs, in order, in the three stages of the module's docstring.
 
-    Of the `num_cases` some may have been run before; `kernels` are those that variants are of.
+    Some of the `num_cases` may have run before; `kernels` are the kernels of variants.
     """
 
     phase: str
@@ -40,10 +40,12 @@ class Plan:
     kernels: tuple[str, ...] = ()
 
 
-def plan_programs(phase: str, seeds: Sequence[int], known: set[str]) -> Plan:
-    """Return the plan of the programs of some seeds, less those that are `known`."""
-    left = [seed for seed in seeds if programs.name_of(seed) not in known]
-    parts = [left[at : at + _PROGRAMS_PER_JOB] for at in range(0, len(left), _PROGRAMS_PER_JOB)]
+def plan_programs(phase: str, seeds: Sequence[int], finished: set[str]) -> Plan:
+    """Return the plan of the seeds' programs, without the ones in `finished`."""
+    left = [seed for seed in seeds if programs.name_of(seed) not in finished]
+    parts = [
+        left[start : start + _PROGRAMS_PER_JOB] for start in range(0, len(left), _PROGRAMS_PER_JOB)
+    ]
     jobs = [Job(f"programs {part[0]}…", Task(phase, part)) for part in parts]
     return Plan(phase, len(seeds), ((), jobs, ()))
 
@@ -51,22 +53,29 @@ def plan_programs(phase: str, seeds: Sequence[int], known: set[str]) -> Plan:
 def plan_variants(
     phase: str,
     groups: Sequence[Group],
-    known: set[str],
+    finished: set[str],
     soaked: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> Plan:
-    """Return the plan of groups of variants, less those that are `known`.
+    """Return the plan of groups of variants, without the ones in `finished`.
 
-    They are in the order of the module's docstring by `soaked`, how many variants of each kernel ran
-    before, and in the given one without.
+    They are in the order of the module's docstring by `soaked`, the number of earlier variants
+    of each kernel; without it, in the given order.
     """
     left = [
         Group(group.source, subjects)
         for group in groups
-        if (subjects := tuple(s for s in group.subjects if variants.name_of(group, s) not in known))
+        if (
+            subjects := tuple(
+                s for s in group.subjects if variants.name_of(group, s) not in finished
+            )
+        )
     ]
     parts = ordered(left, soaked, seed) if soaked is not None else ([], left, [])
-    stages = tuple([Job(each.label, Task(phase, each)) for each in part] for part in parts)
+    stages = tuple(
+        [Job(subject_group.label, Task(phase, subject_group)) for subject_group in part]
+        for part in parts
+    )
     kernels = tuple(dict.fromkeys(group.kernel for group in groups))
     return Plan(phase, sum(len(group.subjects) for group in groups), stages, kernels)
 
@@ -74,7 +83,7 @@ def plan_variants(
 def ordered(
     groups: Sequence[Group], soaked: Mapping[str, int], seed: int
 ) -> tuple[list[Group], ...]:
-    """Return a group of each kernel, those with a value that is new to theirs, and the others; all in order."""
+    """Return a group of each kernel, groups with new values for their kernel, and the rest, in order."""
     chooser = random.Random(seed)
     by_kernel: dict[str, list[Group]] = {}
     for group in chooser.sample(groups, len(groups)):
@@ -82,13 +91,13 @@ def ordered(
     stages: tuple[list[tuple[int, Group]], ...] = ([], [], [])
     for kernel, of_kernel in by_kernel.items():
         count = soaked.get(kernel, 0)
-        news, others = _by_news(of_kernel)
-        for stage, chosen in zip(stages, (news[:1], news[1:], others), strict=True):
+        news, rest = _by_news(of_kernel)
+        for stage, chosen in zip(stages, (news[:1], news[1:], rest), strict=True):
             for group in chosen:
                 stage.append((count, group))
                 count += len(group.subjects)
     first, second, last = ([group for _, group in sorted(stage, key=_soaked)] for stage in stages)
-    # A group is interpreted once, which is most of its cost: large ones are cheap for each variant.
+    # A group is interpreted once, at most of its cost: large ones are cheap for each variant.
     return first, second, sorted(last, key=_size, reverse=True)
 
 
@@ -101,17 +110,17 @@ def _size(group: Group) -> int:
 
 
 def _by_news(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
-    """Return groups with values that no earlier one has, those with most first, and the others."""
-    left = {at: _values(group) for at, group in enumerate(groups)}
+    """Return groups with new values, the most first, and the others."""
+    left = {index: _values(group) for index, group in enumerate(groups)}
     seen: set[str] = set()
     first: list[Group] = []
     while left:
-        best = max(left, key=lambda at: len(left[at] - seen))
+        best = max(left, key=lambda index: len(left[index] - seen))
         if not left[best] - seen:
             break
         seen |= left.pop(best)
         first.append(groups[best])
-    return first, [groups[at] for at in left]
+    return first, [groups[index] for index in left]
 
 
 def _values(group: Group) -> set[str]:
@@ -121,10 +130,10 @@ def _values(group: Group) -> set[str]:
 def mixed(sequences: Iterable[Sequence[EntryT]]) -> list[EntryT]:
     """Return the entries of all sequences, each spread evenly and in its order."""
     placed = [
-        [((at + 0.5) / len(sequence), number, entry) for at, entry in enumerate(sequence)]
+        [((index + 0.5) / len(sequence), number, entry) for index, entry in enumerate(sequence)]
         for number, sequence in enumerate(sequences)
     ]
-    return [entry for *_, entry in heapq.merge(*placed, key=lambda each: each[:2])]
+    return [entry for *_, entry in heapq.merge(*placed, key=lambda position: position[:2])]
 
 
 def jobs_of(plans: Sequence[Plan]) -> list[Job[Task]]:
@@ -139,15 +148,15 @@ def draw_all(named: Sequence[tuple[Source, str]], how: Draw, num_workers: int) -
     Raises: ValueError if a manifest is wrong.
     """
     work: Callable[[tuple[Source, str]], list[Group]] = partial(variants.draw, how=how)
-    # What has most variants comes first: it takes longest.
+    # The source with most variants comes first: it takes longest.
     jobs = [Job(f"{source.name}: {name}", (source, name)) for source, name in reversed(named)]
-    found: dict[str, list[Group]] = {}
-    for done in run_all(jobs, work, num_workers):
-        if isinstance(done.result, Failure):
-            message = f"{done.task.label}: {done.result.report}"
+    groups: dict[str, list[Group]] = {}
+    for finished_job in run_all(jobs, work, num_workers):
+        if isinstance(finished_job.result, Failure):
+            message = f"{finished_job.task.label}: {finished_job.result.report}"
             raise ValueError(message)  # noqa: TRY004 - the manifest is wrong, and not a type
-        found[done.task.label] = done.result
-    return [group for job in reversed(jobs) for group in found[job.label]]
+        groups[finished_job.task.label] = finished_job.result
+    return [group for job in reversed(jobs) for group in groups[job.label]]
 
 
 def count_soaked(records: Iterable[Record]) -> Counter[str]:

@@ -1,7 +1,7 @@
-"""Random programs: those of `tests/fuzz`, compiled for the GPU and launched there.
+"""Random programs of `tests/fuzz`, compiled for the GPU and launched there.
 
-The generator draws a target for each program; here all are compiled for the one that the GPU has.
-Arrays end with the last element that may be touched, and lie between guard zones.
+The generator draws a target for each program; here all are compiled for the GPU's own. Arrays
+end with the last accessible element, and lie between guard zones.
 """
 
 # NumPy's own stubs leave overloads of ndarray's methods partly unknown.
@@ -41,10 +41,11 @@ from tests.fuzz.check import differences, keeps_promises
 from tests.fuzz.long_programs import FIRST_LONG_SEED, of_seed
 from tests.fuzz.programs import Program
 
-_GUARD_BYTES = 1024  # a multiple of every alignment that a tensor may need
+_GUARD_BYTES = 1024  # a multiple of every tensor alignment
 _GUARD = 0xA5
 
-# What is passed for a parameter: a number, an array by its name, scratch memory, or a map of the named array.
+# Argument for a parameter: a number, an array by its name, scratch memory, or a map of the named
+# array.
 Passed: TypeAlias = "int | str | Array | tuple[str, PlacedTensor]"
 
 
@@ -57,7 +58,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a launch must know of a compiled kernel."""
+    """Launch properties of a compiled kernel."""
 
     name: str
     params: tuple[Size, ...]
@@ -66,7 +67,7 @@ class Entry:
 
 
 class ProgramDevice(Protocol):
-    """What runs the launches of programs."""
+    """A device for launches of programs."""
 
     def loaded(
         self, case: ProgramCase
@@ -75,7 +76,7 @@ class ProgramDevice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProgramCase:
-    """A compiled program, and what its arrays must hold after a launch."""
+    """A compiled program, and its arrays' expected contents after a launch."""
 
     name: str
     command: str
@@ -98,31 +99,31 @@ class ProgramCase:
 
     def _attempt(self, execute: Callable[[Sequence[Any]], None]) -> Try:
         def attempt() -> str:
-            given = {
+            arguments = {
                 name: _guarded(value) if isinstance(value, np.ndarray) else value
                 for name, value in self.program.make().items()
             }
-            execute([_argument(each, given) for each in self.passed])
-            return self._problem(given)
+            execute([_argument(param, arguments) for param in self.passed])
+            return self._problem(arguments)
 
         return attempt
 
-    def _problem(self, given: Mapping[str, Array | int]) -> str:
-        """Return what is wrong with what a launch left, "" if nothing is."""
+    def _problem(self, arguments: Mapping[str, Array | int]) -> str:
+        """Return the error in a launch's results, "" if there is none."""
         for argument in self.program.arguments:
-            array = given[argument.name]
+            array = arguments[argument.name]
             if isinstance(argument, Scalar):
                 continue
             assert isinstance(array, np.ndarray)
-            got, is_whole = _unguarded(array)
+            actual, is_whole = _unguarded(array)
             if not is_whole:
                 return f"writes beyond {argument.name}"
             want = self.expected[argument.name]
-            wrong = differences(argument, want, got)
+            wrong = differences(argument, want, actual)
             if wrong.size:
-                at = int(wrong[0])
+                index = int(wrong[0])
                 return (
-                    f"{argument.name}[{at}] is {got[at]!r}, expected {want[at]!r}; "
+                    f"{argument.name}[{index}] is {actual[index]!r}, expected {want[index]!r}; "
                     f"{wrong.size} of {want.size} differ"
                 )
         return ""
@@ -138,7 +139,7 @@ def _owner(array: Array) -> Array:
 
 
 def _guarded(array: Array) -> Array:
-    """Return a copy whose memory, all that the array is a view of, lies between guard zones."""
+    """Return a copy with the array's whole base memory between guard zones."""
     owner = _owner(array)
     content = owner.reshape(-1).view(np.uint8)
     room = np.full(content.size + 2 * _GUARD_BYTES, _GUARD, np.uint8)
@@ -148,21 +149,21 @@ def _guarded(array: Array) -> Array:
 
 
 def _unguarded(array: Array) -> tuple[Array, bool]:
-    """Return all that lies between the guard zones, and whether these are as they were."""
+    """Return the memory between the guard zones, and whether these are intact."""
     room = _owner(array)
     guards = np.concatenate([room[:_GUARD_BYTES], room[-_GUARD_BYTES:]])
     return room[_GUARD_BYTES:-_GUARD_BYTES].view(array.dtype), bool((guards == _GUARD).all())
 
 
-def _argument(passed: Passed, given: Mapping[str, Array | int]) -> Any:
+def _argument(passed: Passed, arguments: Mapping[str, Array | int]) -> Any:
     if isinstance(passed, int):
         return passed
     if isinstance(passed, str):
-        return given[passed]
+        return arguments[passed]
     if isinstance(passed, np.ndarray):
         return passed.copy()
     name, tensor = passed
-    array = given[name]
+    array = arguments[name]
     assert isinstance(array, np.ndarray)
     return replace(tensor, array=array)
 
@@ -172,38 +173,38 @@ def _argument(passed: Passed, given: Mapping[str, Array | int]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a worker hands back: cases to launch, and outcomes of what cannot be launched."""
+    """A worker's output: cases to launch, and outcomes of failed preparations."""
 
     cases: list[ProgramCase]
     outcomes: list[Outcome]
 
 
 def name_of(seed: int) -> str:
-    """Return what the case of a seed is called."""
+    """Return the case name of a seed."""
     return f"program {seed}"
 
 
 def is_long(name: str) -> bool:
-    """Whether the case of this name is a long program."""
+    """Return whether the case of this name is a long program."""
     kind, _, seed = name.partition(" ")
     return kind == "program" and seed.isdecimal() and int(seed) >= FIRST_LONG_SEED
 
 
 def prepare(seeds: Sequence[int], settings: Settings, phase: str) -> Prepared:
     """Make the programs of some seeds, compile and interpret them."""
-    made = Prepared([], [])
+    prepared = Prepared([], [])
     for seed in seeds:
         name, command = name_of(seed), f"python -m benchmarks.soak programs --seeds {seed}"
         try:
             with time_limit(settings.limit_seconds):
-                made.cases.append(_case(seed, name, command, settings))
+                prepared.cases.append(_case(seed, name, command, settings))
         except CompileError as error:
-            made.outcomes.append(Outcome(name, phase, "refused", error.render()))
+            prepared.outcomes.append(Outcome(name, phase, "refused", error.render()))
         except Exception as error:  # noqa: BLE001 - a bug of any type is a finding
             detail = f"making it ready: {type(error).__name__}: {error}"
             command = f"python tests/fuzz/run.py --only {seed}"
-            made.outcomes.append(Outcome(name, phase, "error", detail, command))
-    return made
+            prepared.outcomes.append(Outcome(name, phase, "error", detail, command))
+    return prepared
 
 
 def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase:
@@ -235,7 +236,7 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
         assembly.cubin if assembly is not None else b"",
         ptx if settings.emulates else "",
         launch.ctas(kernel, program.grid),
-        tuple(_passed(each, names) for each in passed),
+        tuple(_passed(param, names) for param in passed),
         {name: _whole(value) for name, value in expected.items() if isinstance(value, np.ndarray)},
         remarks,
         settings.repeats,
@@ -244,7 +245,7 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
 
 
 def _check_rows(kernel: Kernel, passed: Sequence[Any]) -> None:
-    """Refuse tensors that no launcher takes: rows are whole pieces of 16 bytes.
+    """Refuse tensors no launcher takes: rows must be multiples of 16 bytes.
 
     Raises: CompileError.
     """
@@ -255,20 +256,20 @@ def _check_rows(kernel: Kernel, passed: Sequence[Any]) -> None:
                 raise CompileError(f"rows of {row_bytes} bytes, which launchers refuse")
 
 
-def _is_allowed(kernel: Kernel, program: Program, given: launch.Given) -> bool:
+def _is_allowed(kernel: Kernel, program: Program, arguments: launch.Given) -> bool:
     if kernel.scratch_bytes and not keeps_promises(program):
         return False
-    return launch.is_allowed(kernel, given)
+    return launch.is_allowed(kernel, arguments)
 
 
 def _scheduled(
-    program: Program, tile_ir: Kernel, given: launch.Given
+    program: Program, tile_ir: Kernel, arguments: launch.Given
 ) -> tuple[Kernel, tuple[str, ...]]:
-    """Return the gpu IR that a launcher would choose for the program's launch."""
+    """Return the gpu IR a launcher would choose for the program's launch."""
     for map_pointers in dict.fromkeys((program.map_pointers, False)):
         schedule = Schedule(TARGETS[TARGET], program.config, map_pointers=map_pointers)
         kernel = schedule_kernel(tile_ir, schedule)
-        if not map_pointers or _is_allowed(kernel, program, given):
+        if not map_pointers or _is_allowed(kernel, program, arguments):
             return kernel, tuple(schedule.remarks)
     raise AssertionError
 

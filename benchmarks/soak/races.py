@@ -1,14 +1,14 @@
-"""What racecheck reports, and which of it it cannot judge.
+"""Reports of racecheck, and the ones it cannot judge.
 
-Racecheck follows barriers of threads, and the way from a thread's arrival at an mbarrier to those that wait
-for it, but not one after the other: where the threads of a warp have read a stage, wait for each other, and
-one lane arrives for all, it takes the reads of the other lanes for unordered with what is copied to the stage
-next. That is how every ring is given back here. With an arrival of each thread, and nothing else changed, it
-reports nothing; with a barrier of all consumers before the lane arrives it still does (compute-sanitizer of
-CUDA 13.0, one H200, 26 November 2026). The emulator follows both.
+Racecheck follows barriers of threads, and the order from an arrival at an mbarrier to its
+waiters, but not the two combined. In every ring here, a warp's threads read a stage,
+synchronize, and one lane arrives for all. Racecheck then takes the other lanes' reads as
+unordered with the next copy into the stage. With an arrival of each thread, and nothing else
+changed, it reports nothing. With a barrier of all consumers before the lane's arrival it still
+does (compute-sanitizer of CUDA 13.0, one H200, 26 November 2026). The emulator follows both.
 
-Invariant: only a read by threads before a write by an asynchronous copy is set aside. The other way round, a
-stage that is read before it has arrived, both are followed.
+Invariant: only a read by threads before a write by an asynchronous copy is set aside. For the
+reverse, a stage read before its data arrive, racecheck follows both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORD: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Two accesses of a kernel's code that racecheck found unordered, in the order it saw them."""
+    """Two accesses of a kernel's code reported as unordered, in racecheck's order."""
 
     case: str
     function: str
@@ -40,7 +40,7 @@ class Race:
 
 
 def find_races(output: str) -> Iterator[Race]:
-    """Yield the errors that racecheck reported, with the case that was launched last before each."""
+    """Yield racecheck's errors, each with the last launched case."""
     case = ""
     for word in _WORD.finditer(output):
         if word["case"] is not None:
@@ -51,7 +51,7 @@ def find_races(output: str) -> Iterator[Race]:
 
 
 def count_unjudged(output: str, sass_of: Mapping[str, Callable[[], str]]) -> int:
-    """Return how many of the errors are of stages that a copy fills again.
+    """Return the number of errors at stages a copy fills again.
 
     `sass_of` makes the text of a case's cubins.
     """
@@ -65,8 +65,8 @@ def count_unjudged(output: str, sass_of: Mapping[str, Callable[[], str]]) -> int
 
 def _is_copy(sass: str, function: str, address: int) -> bool:
     return any(
-        each.address == address and each.name in ISSUED_ONCE
-        for found in parse(sass)
-        if found.name == function
-        for each in found.instructions
+        instruction.address == address and instruction.name in ISSUED_ONCE
+        for function_sass in parse(sass)
+        if function_sass.name == function
+        for instruction in function_sass.instructions
     )

@@ -1,8 +1,7 @@
-"""Which of the compiler's remarks were seen: every decision and fallback of the schedule has a text.
+"""Coverage of the compiler's remarks: every decision and fallback of the schedule has a text.
 
-The texts are read off the sources of `aotc/schedule`: each string that is no docstring and no
-error's, with `*` or a name in braces for what is filled in. A remark is mostly several of them put
-together.
+The texts are read from the sources of `aotc/schedule`: each string except docstrings and errors,
+with `*` or a name in braces for filled-in parts. A remark usually joins several of them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Text:
     text: str
 
     def pattern(self) -> re.Pattern[str]:
-        """Return what finds the text in a remark without its numbers."""
+        """Return a pattern for the text in a remark without its numbers."""
         pieces = _FILLED_IN.split(_NUMBER.sub("N", self.text))
         return re.compile(".+?".join(map(re.escape, pieces)), re.DOTALL)
 
@@ -47,10 +46,10 @@ def texts(folder: Path | None = None) -> tuple[Text, ...]:
     )
 
 
-def never_seen(seen: Iterable[str], known: Iterable[Text]) -> list[Text]:
-    """Return the texts that are part of none of the remarks."""
+def never_seen(seen: Iterable[str], texts: Iterable[Text]) -> list[Text]:
+    """Return the texts absent from all remarks."""
     kinds = {without_numbers(remark) for remark in seen}
-    return [text for text in known if not any(map(text.pattern().search, kinds))]
+    return [text for text in texts if not any(map(text.pattern().search, kinds))]
 
 
 def without_numbers(remark: str) -> str:
@@ -63,7 +62,7 @@ def _texts_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             left_out |= {id(part) for part in ast.walk(node) if part is not node}
-        if isinstance(node, ast.Subscript):  # types that are named before they are there
+        if isinstance(node, ast.Subscript):  # types named before their definition
             left_out |= {id(part) for part in ast.walk(node.slice)}
         if _is_no_remark(node):
             left_out |= {id(part) for part in ast.walk(node)}

@@ -1,4 +1,4 @@
-"""What a soak shows: figures as JSON, and a table for people."""
+"""Report of a soak: figures as JSON, and a table for people."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from benchmarks.soak import programs, remarks
 from benchmarks.soak.journal import FAILURES, Outcome, Record
 from benchmarks.soak.plan import count_soaked
 
-PHASES = ("variants", "programs", "risky")  # what is most likely to hang comes last
+PHASES = ("variants", "programs", "risky")  # the phase most likely to hang comes last
 BUILD = "build"
 _MAX_SHOWN = 20
 
 
 def with_lost(record: Record) -> Record:
-    """Return the record with an outcome for what was tried and never done."""
+    """Return the record with a lost outcome for each attempt without one."""
     for attempt in list(record.open.values()):
         detail = f"{attempt.launch}: tried, and the soak ended with it"
         record.take(Outcome(attempt.case, attempt.phase, "lost", detail))
@@ -85,7 +85,7 @@ def _phase(record: Record, phase: str) -> dict[str, Any]:
 
 
 def _kernels(record: Record) -> dict[str, Any]:
-    """Return how many kernels variants were planned of, and of which none was launched."""
+    """Return the number of kernels with planned variants, and the kernels never launched."""
     planned = dict.fromkeys(kernel for run in record.runs for kernel in run.kernels)
     launched = count_soaked([record])
     return {
@@ -119,10 +119,10 @@ _COLUMNS = (
 )
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """Return the figures in lines of text: a row a phase, then what failed."""
+def table(figures: Mapping[str, Any]) -> str:
+    """Return the figures in lines of text: a row a phase, then the failures."""
     rows = [("phase", *(name.replace("_", " ") for name in _COLUMNS), "launcher s", "worker s")]
-    for phase, counts in found["phases"].items():
+    for phase, counts in figures["phases"].items():
         cells = {**counts, "failed": sum(counts[status] for status in FAILURES)}
         numbers = [f"{cells[name]:,}" for name in _COLUMNS]
         seconds = f"{counts['launcher_seconds']:.0f}", f"{counts['worker_seconds']:.0f}"
@@ -130,41 +130,41 @@ def table(found: Mapping[str, Any]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
-            cell.rjust(width) if at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if position else cell.ljust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
     ]
-    kernels = found["kernels"]
+    kernels = figures["kernels"]
     lines.append(
         f"\nvariants of {kernels['launched']:,} of {kernels['planned']:,} kernels launched"
     )
     lines += _few([f"no variant of {kernel}" for kernel in kernels["never"]])
-    never = found["remarks"]["never"]
-    seen = len(found["remarks"]["seen"])
+    never = figures["remarks"]["never"]
+    seen = len(figures["remarks"]["seen"])
     lines.append(f"\n{seen} kinds of remarks seen; {len(never)} texts of the schedule never")
     lines += _few(never)
-    lines += _failed(found["failures"])
+    lines += _failed(figures["failures"])
     lines.append(
-        f"\n{', '.join(found['devices'])}; {', '.join(found['dates'])}; {found['seconds']:.0f} s; "
-        f"{found['launchers']} launchers, busy for {found['launcher_seconds']:.0f} s in all; "
-        f"{found['jobs']} workers"
+        f"\n{', '.join(figures['devices'])}; {', '.join(figures['dates'])}; {figures['seconds']:.0f} s; "
+        f"{figures['launchers']} launchers, busy for {figures['launcher_seconds']:.0f} s in all; "
+        f"{figures['jobs']} workers"
     )
-    lines.append(_totals(found))
+    lines.append(_totals(figures))
     return "\n".join(lines)
 
 
-def _totals(found: Mapping[str, Any]) -> str:
-    phases: Mapping[str, Any] = found["phases"]
+def _totals(figures: Mapping[str, Any]) -> str:
+    phases: Mapping[str, Any] = figures["phases"]
     failed = sum(counts[status] for counts in phases.values() for status in FAILURES)
     core_seconds = sum(counts["worker_seconds"] for counts in phases.values())
-    each = ", ".join(
+    by_phase = ", ".join(
         f"{counts['worker_seconds']:,.0f} of {phase}" for phase, counts in phases.items()
     )
     run = ", ".join(f"{counts['run']:,} {phase}" for phase, counts in phases.items())
     return (
-        f"in all: launched {run} ({found['long_programs']:,} programs long); {failed:,} failed; "
-        f"{core_seconds:,.0f} core-seconds of workers ({each})"
+        f"in all: launched {run} ({figures['long_programs']:,} programs long); {failed:,} failed; "
+        f"{core_seconds:,.0f} core-seconds of workers ({by_phase})"
     )
 
 
@@ -187,8 +187,8 @@ def _failed(failures: Sequence[Mapping[str, str]]) -> list[str]:
     return lines
 
 
-def is_green(found: Mapping[str, Any]) -> bool:
-    """Whether, by all figures, nothing failed and everything that was planned was reached."""
-    return not found["failures"] and all(
-        not phase["not_reached"] for phase in found["phases"].values()
+def is_green(figures: Mapping[str, Any]) -> bool:
+    """Return whether, by all figures, nothing failed and every planned case was reached."""
+    return not figures["failures"] and all(
+        not phase["not_reached"] for phase in figures["phases"].values()
     )

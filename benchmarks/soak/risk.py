@@ -1,4 +1,4 @@
-"""Which compiled kernels are likely to hang, so that they are launched after all others.
+"""Compiled kernels likely to hang, to be launched after all others.
 
 Add a form here when it is new or was seen to hang, take it out when it is proven.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-# Asynchronous copies that a thread issues under a predicate of its own: ptxas may make the predicate
-# one of the warp, in a place that lanes reach apart, and then a box is copied twice.
+# Asynchronous copies under a thread's own predicate: ptxas may make the predicate warp-uniform at
+# a point of divergent lanes, and then a box is copied twice.
 _FORMS = (re.compile(r"@!?%\w+\s+(cp|cp\.reduce)\.async\.bulk"),)
 
 

@@ -1,14 +1,14 @@
-"""Ordinary kernels under compute-sanitizer: its view of memory, races, barriers, and unset memory.
+"""Ordinary kernels under compute-sanitizer: memory, races, barriers, and uninitialised memory.
 
     python -m benchmarks.soak.sanitize -o OUT [--kernels 24] [--seed 0] [--tools memcheck racecheck]
 
-A variant of each of some kernels of `kernels.toml` and `kernels/*.toml`, which `--seed` draws, is
-compiled and interpreted on all cores, as for a soak. Then each tool runs a process of its own that
-launches all of them, two launches each, and compares what they leave. OUT has what the tools said.
-Exits 1 if a tool reports anything, or a result is wrong; 2 if there is no sanitizer or no GPU.
+`--seed` draws kernels of `kernels.toml` and `kernels/*.toml`. A variant of each is compiled and
+interpreted on all cores, as for a soak. Then each tool runs its own process with two launches of
+every variant, and compares the results. OUT has the tools' output. Exits 1 if a tool reports
+anything, or a result is wrong; 2 if there is no sanitizer or no GPU.
 
-Errors of the API are no findings: the loader asks for one parameter too many of each kernel, to know
-that there are no more.
+Errors of the API are no findings: the loader queries parameters of each kernel until an error
+ends the list.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _ALL_RIGHT = ", 0 launches are wrong"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a tool said: its summary, all of its output, and how its process ended (None: killed)."""
+    """A tool's summary, its whole output, and its process's exit status (None: killed)."""
 
     tool: str
     summary: str
@@ -71,11 +71,11 @@ class Said:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found, all launches were made, and their results are right.
+        """Return whether there are no findings, all launches ran, and their results are right.
 
-        What racecheck only warns of is told and no failure: where a warp initialises an mbarrier, the
-        uniform datapath does it once for all lanes, and racecheck takes the elected lane's arrival
-        for a race with the other 31. Nor is what it cannot judge (`races`).
+        Warnings of racecheck are shown and no failure. Where a warp initialises an mbarrier, the
+        uniform datapath does it once for all lanes. Racecheck takes the elected lane's arrival
+        for a race with the other 31. Errors it cannot judge are no failure either (`races`).
         """
         errors = _ERRORS.search(self.summary)
         is_told = self.status == _FOUND and errors and int(errors[1]) == self.num_unjudged
@@ -90,29 +90,31 @@ def ready(groups: Sequence[Group], settings: Settings, jobs: int) -> tuple[list[
     work = partial(prepare, settings=settings, phase="sanitize")
     cases: list[VariantCase] = []
     num_failed = 0
-    for done in run_all([Job(group.label, group) for group in groups], work, jobs):
-        if isinstance(done.result, Failure):
-            print(f"{done.task.label}: {done.result.report}")
+    for job in run_all([Job(group.label, group) for group in groups], work, jobs):
+        if isinstance(job.result, Failure):
+            print(f"{job.task.label}: {job.result.report}")
             num_failed += 1
             continue
-        made: Prepared = done.result
-        cases += [_shortened(case) for case in made.cases]
-        for outcome in made.outcomes:
+        prepared: Prepared = job.result
+        cases += [_shortened(case) for case in prepared.cases]
+        for outcome in prepared.outcomes:
             print(f"{outcome.case}: {outcome.status}: {outcome.detail.splitlines()[0]}")
             num_failed += outcome.is_failure
     return sorted(cases, key=lambda case: case.name), num_failed
 
 
 def _shortened(case: VariantCase) -> VariantCase:
-    members = tuple(replace(each, references=_few(each.references)) for each in case.members)
+    members = tuple(replace(member, references=_few(member.references)) for member in case.members)
     return replace(case, members=members)
 
 
 def _few(references: Sequence[Reference]) -> tuple[Reference, ...]:
-    """Return the launches to make: those that show most, of buffers that are not huge."""
-    small = [each for each in references if _size(each) <= _MAX_BYTES]
-    wanted = [each for name in _LAUNCHES for each in small if each.launch.label == name]
-    return tuple(wanted[:_PER_VARIANT] or small[:1])
+    """Return the most telling launches, without huge buffers."""
+    small = [reference for reference in references if _size(reference) <= _MAX_BYTES]
+    labelled = [
+        reference for name in _LAUNCHES for reference in small if reference.launch.label == name
+    ]
+    return tuple(labelled[:_PER_VARIANT] or small[:1])
 
 
 def _size(reference: Reference) -> int:
@@ -123,10 +125,10 @@ def _size(reference: Reference) -> int:
 
 
 def launch_all(cases: Sequence[VariantCase], device: VariantDevice) -> int:
-    """Make every launch once; print what is wrong, and return how many were."""
+    """Make every launch once; print errors, and return their number."""
     num_wrong = 0
     for case in cases:
-        print(f"launches {case.name}", flush=True)  # what a tool says next is about it
+        print(f"launches {case.name}", flush=True)  # the tool's next output is about it
         with case.opened(device) as launches:
             for label, attempt in launches:
                 try:
@@ -147,7 +149,7 @@ def launch_all(cases: Sequence[VariantCase], device: VariantDevice) -> int:
 def _child(path: Path) -> int:
     cases: list[VariantCase] = pickle.loads(path.read_bytes())
     try:
-        # Memory is not used again: what was written before would count as initialised.
+        # No memory reuse: earlier writes would count as initialisation.
         device = GpuDevice(Gpu())
     except NoDeviceError as error:
         print(error)
@@ -161,15 +163,15 @@ def _child(path: Path) -> int:
 def run_tools(
     tools: Sequence[str], command: Callable[[str], list[str]], out: Path, seconds: float
 ) -> list[Said]:
-    """Run the command of each tool, all at once, with what it says in a file of `out`.
+    """Run the command of each tool, all at once, with its output in a file of `out`.
 
-    What takes longer than `seconds` is killed.
+    A tool is killed after `seconds`.
     """
     end = time.monotonic() + seconds
     running: dict[str, subprocess.Popen[bytes]] = {}
     for tool in tools:
         with (out / f"{tool}.txt").open("wb") as file:
-            # A session of its own: the program that a tool runs must end with it.
+            # Its own session: the tool's program must end with it.
             running[tool] = subprocess.Popen(
                 command(tool),
                 stdout=file,
@@ -177,7 +179,7 @@ def run_tools(
                 cwd=ROOT,
                 start_new_session=True,
             )
-    said: list[Said] = []
+    reports: list[Said] = []
     for tool, process in running.items():
         status: int | None = None
         try:
@@ -186,13 +188,13 @@ def run_tools(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         output = (out / f"{tool}.txt").read_text(errors="replace")
-        found = _SUMMARY.findall(output)
-        said.append(Said(tool, found[-1] if found else "", output, status))
-    return said
+        summaries = _SUMMARY.findall(output)
+        reports.append(Said(tool, summaries[-1] if summaries else "", output, status))
+    return reports
 
 
 def sanitized(sanitizer: str, path: Path, tool: str) -> list[str]:
-    """Return the command that launches the cases of a file under a tool."""
+    """Return the command to launch a file's cases under a tool."""
     options = ["--tool", tool, "--report-api-errors", "no", "--error-exitcode", str(_FOUND)]
     child = [sys.executable, "-m", "benchmarks.soak.sanitize", "--launch", str(path)]
     return [sanitizer, *options, *child]
@@ -215,9 +217,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = time.monotonic()
     sources = [ROOT / "kernels.toml", *sorted((ROOT / "kernels").glob("*.toml"))]
     groups = select([Source(path, 1) for path in sources], options.seed)
-    # Of each manifest some, whatever the number.
+    # Some of each manifest, for any number.
     count = min(options.kernels, len(groups))
-    groups = [groups[at * len(groups) // count] for at in range(count)]
+    groups = [groups[index * len(groups) // count] for index in range(count)]
     settings = Settings(seed=options.seed, repeats=1)
     cases, num_failed = ready(groups, settings, options.jobs)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -228,19 +230,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.tools, partial(sanitized, sanitizer, path), options.out, options.seconds
     )
     sass_of = {case.name: partial(_sass, case) for case in cases}
-    tools = [replace(each, num_unjudged=count_unjudged(each.output, sass_of)) for each in tools]
-    for said in tools:
-        ended = "did not end in time" if said.status is None else f"status {said.status}"
-        unjudged = f", {said.num_unjudged} of stages that are filled again" * bool(
-            said.num_unjudged
+    tools = [
+        replace(report, num_unjudged=count_unjudged(report.output, sass_of)) for report in tools
+    ]
+    for tool_report in tools:
+        ended = (
+            "did not end in time" if tool_report.status is None else f"status {tool_report.status}"
         )
-        print(f"{said.tool}: {said.summary or 'no summary'} ({ended}{unjudged})")
-        if not said.is_clean:
-            print("\n".join(said.output.splitlines()[-_SHOWN_LINES:]))
+        unjudged = f", {tool_report.num_unjudged} of stages that are filled again" * bool(
+            tool_report.num_unjudged
+        )
+        print(f"{tool_report.tool}: {tool_report.summary or 'no summary'} ({ended}{unjudged})")
+        if not tool_report.is_clean:
+            print("\n".join(tool_report.output.splitlines()[-_SHOWN_LINES:]))
     print(f"{time.monotonic() - start:5.0f} s")
-    if any(said.status == _NO_GPU for said in tools):
+    if any(tool_report.status == _NO_GPU for tool_report in tools):
         return _NO_GPU
-    return int(num_failed > 0 or not cases or not all(said.is_clean for said in tools))
+    return int(
+        num_failed > 0 or not cases or not all(tool_report.is_clean for tool_report in tools)
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

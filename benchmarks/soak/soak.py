@@ -1,4 +1,4 @@
-"""Run jobs: workers make cases ready, launchers try them, the journal holds what came of it.
+"""Run jobs: workers make cases ready, launchers try them, the journal holds the outcomes.
 
     jobs ──workers──► batches of cases, as files ──launchers──► outcomes
 
@@ -20,7 +20,7 @@ from benchmarks.soak.launchers import Launchers
 
 
 class Prepared(Protocol):
-    """What workers hand back."""
+    """A worker's output."""
 
     @property
     def cases(self) -> list[Any]: ...
@@ -31,14 +31,14 @@ class Prepared(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What became of a job: outcomes that are known already, and the files of its cases.
+    """Result of a job: early outcomes, and the files of its cases.
 
-    `held` are those that are launched last.
+    The cases of `held_batch` are launched last.
     """
 
     outcomes: list[Outcome]
     batch: Batch | None = None
-    held: Batch | None = None
+    held_batch: Batch | None = None
 
 
 Prepare: TypeAlias = Callable[[Any], Prepared]
@@ -47,7 +47,7 @@ Say: TypeAlias = Callable[[Outcome], None]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a job makes ready: a group of variants, or seeds of programs, of a phase."""
+    """Content of a job: a group of variants, or seeds of programs, of a phase."""
 
     phase: str
     content: Any
@@ -55,38 +55,42 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Make the cases of a task ready in a worker, as its phase does, and write them to files of `folder`.
+    """Make a task's cases ready in a worker, and write them to files of `folder`.
 
-    Of the phases that are `held` all are launched last, of others what is risky.
+    Held back are all cases of the phases in `held_phases`, and the risky ones of others.
     """
 
     prepare: Mapping[str, Prepare]
     folder: Path
-    held: tuple[str, ...] = ()
+    held_phases: tuple[str, ...] = ()
 
     def __call__(self, numbered: tuple[int, Task]) -> Ready:
         """Do one job."""
         number, task = numbered
-        made = self.prepare[task.phase](task.content)
-        is_held = [task.phase in self.held or case.is_risky for case in made.cases]
+        prepared = self.prepare[task.phase](task.content)
+        is_held = [task.phase in self.held_phases or case.is_risky for case in prepared.cases]
         parts = [
-            [case for case, held in zip(made.cases, is_held, strict=True) if held == which]
-            for which in (False, True)
+            [
+                case
+                for case, is_case_held in zip(prepared.cases, is_held, strict=True)
+                if is_case_held == held_back
+            ]
+            for held_back in (False, True)
         ]
-        # Their order is that of the jobs.
+        # In the order of the jobs.
         names = (f"{number:06}.now", f"{number:06}.held")
         batches = [
             write_batch(task.phase, self.folder / f"{task.phase}.{name}", cases) if cases else None
             for name, cases in zip(names, parts, strict=True)
         ]
-        return Ready(made.outcomes, *batches)
+        return Ready(prepared.outcomes, *batches)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many worker processes there are, and when to stop, on the clock `time.monotonic`.
+    """Number of worker processes, and the stop time on the clock `time.monotonic`.
 
-    `reserve` returns how many seconds it will take to launch so many cases that are held back.
+    `reserve` returns the seconds needed to launch a number of held-back cases.
     """
 
     num_workers: int
@@ -103,27 +107,26 @@ def run_jobs(
     say: Say,
     spent: dict[str, float] | None = None,
 ) -> list[Batch]:
-    """Run jobs until there are no more, it is late, or every GPU hangs; return what is held back.
+    """Run jobs until they end, time is up, or every GPU hangs; return held-back batches.
 
-    `work` runs in workers, so it can be pickled; `say` is called with every outcome. What is held
-    back is in the order of `work.prepare`'s phases, and then in that of the jobs. The seconds that workers
-    take are added to `spent`, by phase.
-    Raises: NoLauncherError.
+    `work` runs in workers, so it must be picklable; `say` is called with every outcome.
+    Held-back batches are in the order of `work.prepare`'s phases, and then of the jobs. The
+    workers' seconds are added to `spent`, by phase. Raises: NoLauncherError.
     """
-    numbered = [Job(job.label, (at, job.request)) for at, job in enumerate(jobs)]
-    held: list[Batch] = []
+    numbered = [Job(job.label, (number, job.request)) for number, job in enumerate(jobs)]
+    held_batches: list[Batch] = []
 
     def is_late() -> bool:
         left = limits.deadline - time.monotonic()
-        return left < limits.reserve(sum(batch.count for batch in held))
+        return left < limits.reserve(sum(batch.count for batch in held_batches))
 
-    made = run_all(numbered, work, limits.num_workers)
+    finished_jobs = run_all(numbered, work, limits.num_workers)
     with launchers.launching(2 * limits.num_workers, is_late, say) as launching:
         try:
-            for done in made:
-                ready, phase = done.result, done.task.request[1].phase
+            for finished_job in finished_jobs:
+                ready, phase = finished_job.result, finished_job.task.request[1].phase
                 if spent is not None:
-                    spent[phase] = spent.get(phase, 0.0) + done.seconds
+                    spent[phase] = spent.get(phase, 0.0) + finished_job.seconds
                 if isinstance(ready, Failure):
                     detail = f"making it ready: {ready.report}"
                     ready = Ready([Outcome(ready.label, phase, "error", detail)])
@@ -132,18 +135,18 @@ def run_jobs(
                     say(outcome)
                 if ready.batch is not None:
                     launching.put(ready.batch)
-                if ready.held is not None:
-                    held.append(ready.held)
+                if ready.held_batch is not None:
+                    held_batches.append(ready.held_batch)
                 if launching.is_over or is_late():
                     break
         finally:
-            made.close()
+            finished_jobs.close()
     phases = list(work.prepare)
-    return sorted(held, key=lambda batch: (phases.index(batch.phase), batch.path))
+    return sorted(held_batches, key=lambda batch: (phases.index(batch.phase), batch.path))
 
 
-def run_held(held: Sequence[Batch], launchers: Launchers, deadline: float, say: Say) -> None:
-    """Launch what was held back, in order, until the deadline or every GPU hangs."""
+def run_held(batches: Sequence[Batch], launchers: Launchers, deadline: float, say: Say) -> None:
+    """Launch held-back batches in order, until the deadline or every GPU hangs."""
     with launchers.launching(1, lambda: time.monotonic() > deadline, say) as launching:
-        for batch in held:
+        for batch in batches:
             launching.put(batch)

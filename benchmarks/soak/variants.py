@@ -1,8 +1,8 @@
-"""Variants: what of the manifests is built, how it is made ready, and how it is launched.
+"""Variants of the manifests: their selection, preparation and launches.
 
-Variants that differ in their configuration alone mostly have the same tile IR, and so the same
-references: a group of them is interpreted once. `num_warps`, `num_stages` and the like then cost
-their compilation only.
+Variants with different configs alone mostly have the same tile IR, and so the same references: a
+group of them is interpreted once. `num_warps`, `num_stages` and the like then cost only their
+compilation.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SOURCES = (
     Source(_FOLDER / "soak.toml", 48),
     Source(_FOLDER / "converted.toml", 288),
 )
-# A few that are quick in the emulator.
+# A few, quick in the emulator.
 SMOKE = ("vector_add", "transpose_blocks", "median", "sum_splits")
 RISKY = (Source(_FOLDER / "risky.toml", _ALL),)
 
@@ -86,12 +86,12 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return f"{self.source}: {self.subjects[0].label} and {len(self.subjects) - 1} more"
 
 
 def name_of(group: Group, subject: Subject) -> str:
-    """Return what the case of a variant is called."""
+    """Return the case name of a variant."""
     return f"{group.source}: {subject.label}"
 
 
@@ -100,12 +100,12 @@ def kernel_of(name: str) -> str:
     return " ".join(name.split(" ")[:2])
 
 
-# ---- what is taken ----------------------------------------------------------------------------
+# ---- selection --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How variants are drawn: by `seed`; `share` scales how many of each kernel."""
+    """How to draw variants: `seed`, and `share` to scale the number of each kernel."""
 
     seed: int
     share: float = 1.0
@@ -126,7 +126,7 @@ def draw(named: tuple[Source, str], how: Draw) -> list[Group]:
     limit = max(1, round(min(len(subjects), source.per_kernel) * how.share))
     chooser = random.Random(f"{how.seed} {source.name} {name}")
     return [
-        Group(source.name, tuple(map(_alone, each))) for each in sample(subjects, limit, chooser)
+        Group(source.name, tuple(map(_alone, group))) for group in sample(subjects, limit, chooser)
     ]
 
 
@@ -137,16 +137,16 @@ def select(
 
     Raises: DiagnosticError if a manifest is wrong.
     """
-    found: list[Group] = []
+    groups: list[Group] = []
     for named in named_kernels(sources, kernels):
-        found += draw(named, Draw(seed, share))
-    return found
+        groups += draw(named, Draw(seed, share))
+    return groups
 
 
 def named_kernels(
     sources: Sequence[Source], kernels: Sequence[str] = ()
 ) -> list[tuple[Source, str]]:
-    """Return the kernels of manifests, or those of them that are named."""
+    """Return the kernels of manifests, or only the named ones."""
     return [
         (source, name)
         for source in sources
@@ -158,7 +158,7 @@ def named_kernels(
 def sample(
     subjects: Sequence[Subject], limit: int, chooser: random.Random, per_group: int = 6
 ) -> list[list[Subject]]:
-    """Return up to `limit` subjects in groups that may share references, all if there are no more."""
+    """Return up to `limit` subjects in groups with shared references, or all if there are no more."""
     groups: dict[CompileRequest, list[Subject]] = {}
     for subject in subjects:
         groups.setdefault(_without_config(subject), []).append(subject)
@@ -168,13 +168,13 @@ def sample(
     chooser.shuffle(ordered)
     for group in ordered:
         chooser.shuffle(group)
-    taken: list[list[Subject]] = []
+    sampled: list[list[Subject]] = []
     for group in ordered:
-        taken.append(group[: min(per_group, limit)])
-        limit -= len(taken[-1])
+        sampled.append(group[: min(per_group, limit)])
+        limit -= len(sampled[-1])
         if not limit:
             break
-    return taken
+    return sampled
 
 
 def _without_config(subject: Subject) -> CompileRequest:
@@ -186,14 +186,14 @@ def _without_config(subject: Subject) -> CompileRequest:
 
 
 class VariantDevice(Protocol):
-    """What runs the launches of variants."""
+    """A device for launches of variants."""
 
     def opened(self, case: VariantCase, member: Member) -> AbstractContextManager[Execute]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of the two kernels that a variant may be built as, alone in an archive.
+    """One of a variant's two kernels, alone in an archive.
 
     `ptx` is there for the emulator only.
     """
@@ -237,18 +237,18 @@ def _attempt(execute: Execute, reference: Reference, tolerance: float) -> Try:
     right: dict[str, Bytes] = {}
 
     def attempt() -> str:
-        done = execute(reference)
+        execution = execute(reference)
         for name, buffer in reference.buffers.items():
-            got = done.buffers[name]
-            if name in right and np.array_equal(right[name], got):
+            actual = execution.buffers[name]
+            if name in right and np.array_equal(right[name], actual):
                 continue
-            found = compare(buffer, got, tolerance)
-            if found is not None:
+            problem = compare(buffer, actual, tolerance)
+            if problem is not None:
                 return (
-                    f"{name}[{found.index}] is {found.actual}, expected {found.expected} within "
-                    f"{found.bound:.3g}; {found.num_wrong} of {found.num_written} {found.reason}"
+                    f"{name}[{problem.index}] is {problem.actual}, expected {problem.expected} within "
+                    f"{problem.bound:.3g}; {problem.num_wrong} of {problem.num_written} {problem.reason}"
                 ).rstrip()
-            right[name] = got
+            right[name] = actual
         return ""
 
     return attempt
@@ -256,7 +256,7 @@ def _attempt(execute: Execute, reference: Reference, tolerance: float) -> Try:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How cases are made: `seed` draws inputs, `limit_seconds` is for one variant or program.
+    """How to make cases: `seed` draws inputs, `limit_seconds` is for one variant or program.
 
     With `emulates` there are no cubins; without `interprets` cases are only compiled.
     """
@@ -270,7 +270,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a worker hands back: cases to launch, and outcomes of what cannot be launched."""
+    """A worker's output: cases to launch, and outcomes of failed preparations."""
 
     cases: list[VariantCase]
     outcomes: list[Outcome]
@@ -281,7 +281,7 @@ def prepare(group: Group, settings: Settings, phase: str) -> Prepared:
     shared: dict[tuple[object, ...], References] = {}
     cases: list[VariantCase] = []
     outcomes: list[Outcome] = []
-    # The one with most stages chooses the launches, whose loops are then long enough for all.
+    # The variant with most stages selects the launches: their loops are then long enough for all.
     for subject in sorted(group.subjects, key=_num_stages, reverse=True):
         name = name_of(group, subject)
         seed = f" --seed {settings.seed}" if settings.seed else ""
@@ -289,24 +289,24 @@ def prepare(group: Group, settings: Settings, phase: str) -> Prepared:
         builder = _Builder(subject, settings)
         try:
             with time_limit(settings.limit_seconds):
-                found = builder.case(name, command, shared)
+                case = builder.case(name, command, shared)
         except TimeoutError as error:
-            found = Outcome(name, phase, "error", f"making it ready: {error}", command)
+            case = Outcome(name, phase, "error", f"making it ready: {error}", command)
         except CompileError as error:
-            found = Outcome(name, phase, "refused", error.render())
+            case = Outcome(name, phase, "refused", error.render())
         except DiagnosticError as error:
-            found = Outcome(name, phase, "dropped", error.render())
+            case = Outcome(name, phase, "dropped", error.render())
         except Exception as error:  # noqa: BLE001 - a bug of any type is a finding
             detail = f"making it ready: {type(error).__name__}: {error}"
-            found = Outcome(name, phase, "error", detail, command)
-        if isinstance(found, VariantCase) and not settings.interprets:
-            found = Outcome(name, phase, "built", remarks=found.remarks)
-        if isinstance(found, str):
-            found = Outcome(name, phase, "dropped", found, remarks=builder.remarks)
-        if isinstance(found, Outcome):
-            outcomes.append(found)
+            case = Outcome(name, phase, "error", detail, command)
+        if isinstance(case, VariantCase) and not settings.interprets:
+            case = Outcome(name, phase, "built", remarks=case.remarks)
+        if isinstance(case, str):
+            case = Outcome(name, phase, "dropped", case, remarks=builder.remarks)
+        if isinstance(case, Outcome):
+            outcomes.append(case)
         else:
-            cases.append(found)
+            cases.append(case)
     return Prepared(cases, outcomes)
 
 
@@ -315,7 +315,7 @@ def _num_stages(subject: Subject) -> int:
 
 
 def _alone(subject: Subject) -> Subject:
-    """Return the subject without the configs of others, of which there may be thousands."""
+    """Return the subject without others' configs, possibly thousands."""
     assert subject.expanded is not None
     expansion, variant = subject.expanded
     only = replace(variant, config_index=0)
@@ -333,9 +333,13 @@ class _Builder:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the compiler says of the kernels."""
-        lines = [line for each in self._compiled.values() for line in each.metadata.remarks]
-        lines += [line for each in self._compiled.values() for line in each.metadata.ptxas_warnings]
+        """Remarks and warnings of the kernels' compilers."""
+        lines = [line for compiled in self._compiled.values() for line in compiled.metadata.remarks]
+        lines += [
+            line
+            for compiled in self._compiled.values()
+            for line in compiled.metadata.ptxas_warnings
+        ]
         return tuple(dict.fromkeys(lines))
 
     def case(
@@ -363,14 +367,18 @@ class _Builder:
             alone = replace(record, variants=(variant,))
             content = archives.encode(Archive("soak", "0.0.0", (alone,)))
             label = member_label("", variant.condition).strip()
-            found = references.get(variant.condition, ())
+            member_references = references.get(variant.condition, ())
             ptx = self._ptx(variant.condition) if self._settings.emulates else None
-            members.append(Member(f"{label}: " if label else "", alone, content, found, ptx))
+            members.append(
+                Member(f"{label}: " if label else "", alone, content, member_references, ptx)
+            )
         if self._settings.interprets and not any(member.references for member in members):
             return "no launch of it can be compared"
-        # What launches need of it is little.
+        # Launches need little of it.
         bare = replace(subject, expanded=None, request=None, grid=(), guards=())
-        is_risky = any(map(risk.is_risky, (each.asm["ptx"] for each in self._compiled.values())))
+        is_risky = any(
+            map(risk.is_risky, (compiled.asm["ptx"] for compiled in self._compiled.values()))
+        )
         return VariantCase(
             *(name, command, bare, tuple(members), self.remarks, self._settings.repeats),
             is_risky=is_risky,
@@ -378,10 +386,10 @@ class _Builder:
 
     def _compile(self, request: CompileRequest) -> CompiledKernel:
         if request not in self._compiled:
-            made = compile_kernel(request, keep_asm=True)
-            if fault := made.metadata.wgmma_hazard or made.metadata.ptxas_crash:
+            compiled = compile_kernel(request, keep_asm=True)
+            if fault := compiled.metadata.wgmma_hazard or compiled.metadata.ptxas_crash:
                 raise IRError(fault)
-            self._compiled[request] = made
+            self._compiled[request] = compiled
         return self._compiled[request]
 
     def _to_ptx(self, request: CompileRequest) -> PtxKernel:
@@ -394,15 +402,15 @@ class _Builder:
 
     def _ptx(self, condition: Expression | None) -> PtxKernel:
         requests = list(self._compiled)
-        # What has a condition was compiled first.
+        # Kernels with a condition were compiled first.
         return self._to_ptx(requests[-1] if condition is None else requests[0])
 
     def _references(self) -> References:
-        """Interpret: `aotc verify`, of a kernel that does exactly as it should."""
-        found: dict[Expression | None, list[Reference]] = {}
+        """Interpret the kernel, as `aotc verify` does."""
+        by_condition: dict[Expression | None, list[Reference]] = {}
 
         def execute(condition: Expression | None) -> Execute:
-            references = found.setdefault(condition, [])
+            references = by_condition.setdefault(condition, [])
 
             def run(reference: Reference) -> Execution:
                 references.append(reference)
@@ -412,27 +420,27 @@ class _Builder:
 
         options = VerifyOptions(self._settings.seed, is_compared_later=True)
         verify_variant(self._subject, options, self._to_ptx, execute)
-        return tuple((condition, tuple(each)) for condition, each in found.items())
+        return tuple((condition, tuple(listed)) for condition, listed in by_condition.items())
 
     def _key(self) -> tuple[object, ...]:
-        """Return all that references depend on: see `aotc.verify.checks.reference` and `.launches`."""
+        """Return all inputs of the references: see `aotc.verify.checks.reference` and `.launches`."""
         subject = self._subject
-        tile_ir = tuple(_HEAD.sub("", each.asm["tile"]) for each in self._compiled.values())
-        guards = tuple(each.metadata.guards for each in self._compiled.values())
+        tile_ir = tuple(_HEAD.sub("", compiled.asm["tile"]) for compiled in self._compiled.values())
+        guards = tuple(compiled.metadata.guards for compiled in self._compiled.values())
         roots = (*subject.grid, *subject.guards, *_expressions(subject))
         named = {name for root in roots for name in expression.free_names(root)}
         values = {n: v for n, v in subject.values.items() if n not in CONFIG_KEYS or n in named}
         return (tile_ir, guards, subject.grid, subject.guards, *sorted(values.items()))
 
 
-# What a kernel's head says of its config: the interpreter knows no threads.
+# Config attributes in a kernel's head: the interpreter has no threads.
 _HEAD = re.compile(r"(?<=[{ ])(num_warps|num_ctas|maxnreg) = \d+(?=.* \{\n)")
 
 
 def _expressions(subject: Subject) -> Iterable[Expression]:
     spec = subject.spec
-    for each in (*spec.expressions.values(), *(spec.grid or ())):
-        yield each.root
+    for tree in (*spec.expressions.values(), *(spec.grid or ())):
+        yield tree.root
     for limits in spec.ranges.values():
         for end in (limits.low, limits.high):
             if not isinstance(end, int | float):

@@ -25,7 +25,7 @@ _TORCH_DTYPES = {
 def signature_of(
     params: Sequence[Any], bound: Mapping[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
-    """Return the types of arguments, the constants, and the arguments that a launch passes."""
+    """Return the types of arguments, the constants, and the launch's arguments."""
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
     passed: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A pytest plugin that compiles and runs the kernels of Triton's own tests with aotc.
+"""A pytest plugin to compile and run the kernels of Triton's own tests with aotc.
 
     python -m pytest -p benchmarks.triton_tests.bridge --aotc MODE --device DEVICE TESTS
 
@@ -6,8 +6,8 @@ MODE is `compile` (to a cubin), `interpret` (to a cubin, then the tile IR on CPU
 The first two need no GPU: pass `--device cpu`. The environment needs Triton, PyTorch and NumPy, and Triton's
 checkout with `python/conftest.py` and `python/test/unit/language`.
 
-A test counts as `ok`, `failed`, or `inapplicable`: it looks into Triton's own IR, needs a GPU that is not there, or
-asks for a feature of another target. `report.py` tells them apart and prints the table.
+A test counts as `ok`, `failed`, or `inapplicable`: it reads Triton's own IR, needs a missing
+GPU, or asks for a feature of another target. `report.py` tells them apart and prints the table.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Launches:
 
 @dataclass
 class Session:
-    """The mode of this process, the launches of the current test, and the fault that ended its context."""
+    """The mode of this process, the launches of the current test, and the context's fatal fault."""
 
     mode: str = "compile"
     launches: Launches = field(default_factory=Launches)
@@ -76,7 +76,7 @@ class Stages(dict[str, Any]):
 
 
 class Compiled:
-    """A compiled kernel with the attributes that Triton's tests read."""
+    """A compiled kernel with the attributes read by Triton's tests."""
 
     def __init__(self, kernel: aotc.LaunchableKernel) -> None:
         self._kernel = kernel
@@ -119,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _replace_driver("cuda" if _session.mode == "launch" else "cpu")
     from triton import _internal_testing
 
-    # It would ask a kernel that Triton compiles.
+    # It would query a kernel compiled by Triton.
     _internal_testing._supports_cluster_size = lambda _device, num_ctas: num_ctas <= 8  # noqa: SLF001
     if _session.mode != "launch":
         _place_on_cpu()
@@ -173,10 +173,10 @@ class _OnCpu(torch.overrides.TorchFunctionMode):
             words["device"] = "cpu"
         if getattr(func, "__name__", "") == "cuda":
             return args[0]
-        moved = tuple(
+        cpu_args = tuple(
             "cpu" if isinstance(item, str) and item.startswith("cuda") else item for item in args
         )
-        return func(*moved, **words)
+        return func(*cpu_args, **words)
 
 
 # ---- a launch ----------------------------------------------------------------------------------

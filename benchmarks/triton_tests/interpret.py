@@ -34,7 +34,7 @@ def run(kernel: aotc.LaunchableKernel, arguments: Mapping[str, Any], grid: tuple
 
 
 def _leaves(arguments: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield arguments, and those in tuples as `name_0`, `name_1`."""
+    """Yield arguments, and tuple elements as `name_0`, `name_1`."""
     for name, value in arguments:
         if isinstance(value, tuple):
             fields = getattr(value, "_fields", range(len(value)))

@@ -1,4 +1,4 @@
-"""A table of what became of Triton's tests, from the JSON lines of `bridge.py`.
+"""A table of the outcomes of Triton's tests, from the JSON lines of `bridge.py`.
 
     python -m benchmarks.triton_tests.report FILE…
 
@@ -28,7 +28,7 @@ _OTHER_WORDS = re.compile(
 
 
 def kind_of(outcome: Outcome) -> str:
-    """Return the row of the table that an outcome counts for."""
+    """Return the table's row for an outcome."""
     error = outcome["error"]
     if outcome["outcome"] != "failed":
         return str(outcome["outcome"])
@@ -41,7 +41,7 @@ def kind_of(outcome: Outcome) -> str:
 
 
 def message_of(outcome: Outcome) -> str:
-    """Return a refusal or an error in one line, numbers replaced, so that alike ones are counted together."""
+    """Return a refusal or an error in one line, with numbers replaced for counting."""
     text = outcome["refusals"][-1] if outcome["refusals"] else outcome["error"]
     lines = [line for line in text.splitlines() if "error:" in line] or text.splitlines() or [""]
     return re.sub(r"\d+", "N", re.sub(r"^.*?error: ", "", lines[0]))[:200]

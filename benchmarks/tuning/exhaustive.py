@@ -1,9 +1,9 @@
-"""Time every config of the plain kernels on a GPU, for many shapes: what tuning is compared with.
+"""Time every config of the plain kernels on a GPU, for many shapes: the baseline of tuning.
 
     python benchmarks/tuning/exhaustive.py tuning.aotc times.json [--seconds 1.0]
 
-Configs of a shape are launched in turn, in an order drawn anew each round, each after the L2 was
-emptied. The JSON is a list of kernels with their configs, and for each shape the median times.
+Configs of a shape are launched in turn, in a random order each round, each with a flushed L2.
+The JSON is a list of kernels with their configs, and for each shape the median times.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def decode(
     q_ptr, k_ptr, v_ptr, part_ptr, lse_ptr, num_heads, seq_len, scale,
     HEAD: tl.constexpr, GROUP: tl.constexpr, NUM_SPLITS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Compute a part of the attention of GROUP queries that share a head of keys (heads, seq_len, HEAD)."""
+    """Compute a part of the attention of GROUP queries with shared keys (heads, seq_len, HEAD)."""
     head = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     lanes = tl.arange(0, HEAD)
@@ -111,7 +111,7 @@ def expert_matmul(
     x_ptr, w_ptr, out_ptr, count_ptr, num_experts, rows_per_expert, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Compute out (E, rows, N) = x (E, rows, K) @ w (E, N, K)^T for the rows that each expert has."""
+    """Compute out (E, rows, N) = x (E, rows, K) @ w (E, N, K)^T for each expert's rows."""
     expert = tl.program_id(2).to(tl.int64)
     count = tl.load(count_ptr + expert)
     start_m = tl.program_id(1) * BLOCK_M

@@ -1,12 +1,12 @@
-"""Compare `aotc tune` with exhaustive times: how near it comes, how long it takes, what a kill costs.
+"""Compare `aotc tune` with exhaustive times: its quality, its time, and the cost of a kill.
 
     aotc build benchmarks/tuning/kernels.toml -o dist
     python benchmarks/tuning/exhaustive.py dist/tuning.aotc times.json
     python benchmarks/tuning/search.py dist/tuning.aotc times.json [--kernels matmul] [--kills 20]
 
-For each kernel: the exhaustive time of the best config over that of the config that tuning chose, the
-launches on the GPU over those of an exhaustive search, and the seconds. With `--kills` the run is also
-killed at random times and begun again until it is done; its table must have the same launches.
+For each kernel: the exhaustive time of the fastest config over the tuned config's, the launches
+over an exhaustive search's, and the seconds. With `--kills` the run is also killed at random
+times and restarted until it is done; its table must have the same launches.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ def key_of(values: dict[str, Any]) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def shares(tuning: KernelTuning, known: dict[str, Any]) -> list[float]:
+def shares(tuning: KernelTuning, measured: dict[str, Any]) -> list[float]:
     """Return, for each launch, the exhaustive best over the exhaustive time of the chosen config."""
     rows = {
-        key_of({**each["key"], **each["choices"]}): each["seconds"]
-        for each in known["measurements"]
+        key_of({**measurement["key"], **measurement["choices"]}): measurement["seconds"]
+        for measurement in measured["measurements"]
     }
-    places = {key_of(config): at for at, config in enumerate(known["configs"])}
-    found: list[float] = []
+    index_of = {key_of(config): index for index, config in enumerate(measured["configs"])}
+    ratios: list[float] = []
     for launch in tuning.measurements:
         times = rows.get(key_of({**launch.key, **launch.choices}))
         best = best_config(launch)
         if times is None or best is None:
             continue
-        chosen = times[places[key_of(dict(tuning.configs[best]))]]
+        chosen = times[index_of[key_of(dict(tuning.configs[best]))]]
         if chosen is not None:
-            found.append(min(time for time in times if time is not None) / chosen)
-    return found
+            ratios.append(min(time for time in times if time is not None) / chosen)
+    return ratios
 
 
 def killed(options: argparse.Namespace, kernel: str, output: Path, seconds: float) -> int:
@@ -79,29 +79,31 @@ def launches_of(tuning: KernelTuning) -> set[object]:
     return {launch.identity for launch in tuning.measurements}
 
 
-def report(options: argparse.Namespace, kernel: str, known: dict[str, Any], folder: Path) -> None:
+def report(
+    options: argparse.Namespace, kernel: str, measured: dict[str, Any], folder: Path
+) -> None:
     output = folder / f"{kernel}.tuning.toml"
     run = subprocess.run(command(options, kernel, output), stdout=subprocess.PIPE, check=False)
-    told = json.loads(run.stdout)
+    run_report = json.loads(run.stdout)
     (tuning,) = read_tuning(output).kernels
-    near = shares(tuning, known)
+    near = shares(tuning, measured)
     timed = sum(
         exhaustive_launches(sum(time is not None for time in launch.seconds))
         for launch in tuning.measurements
     )
     print(
-        f"{kernel}: {told['tuned']} launches x {len(tuning.configs)} configs in"
-        f" {told['seconds']:.1f} s with {told['timed'] / timed:.1%} of the launches;"
+        f"{kernel}: {run_report['tuned']} launches x {len(tuning.configs)} configs in"
+        f" {run_report['seconds']:.1f} s with {run_report['timed'] / timed:.1%} of the launches;"
         f" of the exhaustive best {statistics.mean(near):.4f} in the mean, {min(near):.3f} at least"
     )
-    for each in (*told["put_aside"], *told["failures"]):
-        print(f"  {each}")
+    for line in (*run_report["put_aside"], *run_report["failures"]):
+        print(f"  {line}")
     if options.kills:
         again = folder / f"{kernel}.killed.tuning.toml"
-        count = killed(options, kernel, again, told["seconds"])
+        count = killed(options, kernel, again, run_report["seconds"])
         (other,) = read_tuning(again).kernels
         same = launches_of(other) == launches_of(tuning)
-        near = shares(other, known)
+        near = shares(other, measured)
         verdict = "the same launches" if same else "OTHER LAUNCHES"
         print(f"  killed {count} times: {verdict}, {statistics.mean(near):.4f} in the mean")
 
@@ -114,10 +116,12 @@ def main() -> None:
     parser.add_argument("--gpus", default="all")
     parser.add_argument("--kills", type=int, default=0)
     options = parser.parse_args()
-    known = {each["kernel"]: each for each in json.loads(options.times.read_text())}
+    measured_by_kernel = {
+        measured["kernel"]: measured for measured in json.loads(options.times.read_text())
+    }
     with tempfile.TemporaryDirectory() as folder:
-        for kernel in options.kernels or known:
-            report(options, kernel, known[kernel], Path(folder))
+        for kernel in options.kernels or measured_by_kernel:
+            report(options, kernel, measured_by_kernel[kernel], Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Compare tuned launches with the best config of Triton's JIT on the same source and grid.
+"""Compare tuned launches with the fastest config of Triton's JIT on the same source and grid.
 
     aotc tune benchmarks/tuning/kernels.toml --shapes benchmarks/tuning/shapes.toml --into dist/tuning.aotc
     python benchmarks/tuning/triton_autotune.py dist/tuning.aotc [--kernels …] [--jobs 16] [--json FILE]
 
-Triton's configs compile in processes of their own first. For each launch all of them are timed in turn,
-as `triton.autotune` does; the best then alternates with the launch that aotc's table picks and with
-the first config of the manifest. A ratio above 1 means that aotc is faster.
+Triton's configs compile in separate processes first. For each launch all of them are timed in
+turn, as `triton.autotune` does. The fastest then alternates with the launch from aotc's table
+and with the manifest's first config. A ratio above 1 means aotc is faster.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def spec_of(name: str) -> KernelSpec:
 
 
 def allocate(size_bytes: int, _alignment: int, _stream: Any) -> torch.Tensor:
-    """Return scratch memory for the descriptors that a kernel makes."""
+    """Return scratch memory for a kernel's descriptors."""
     return torch.empty(size_bytes, dtype=torch.int8, device="cuda")
 
 
@@ -89,7 +89,7 @@ def best_config(timer: Timer, launches: dict[int, Any]) -> int:
 def triton_launches(
     spec: KernelSpec, args: Arguments, choices: Config, configs: tuple[Config, ...]
 ) -> dict[int, Any]:
-    """Return the launches of the configs that Triton can launch."""
+    """Return the launches of the configs Triton can launch."""
     launches: dict[int, Any] = {}
     problem: Exception | None = None
     for index, config in enumerate(configs):

@@ -1,4 +1,4 @@
-"""The audit of many cubins: in portions, and what it comes to."""
+"""The audit of many cubins: in portions, with a summary."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def test_a_run_goes_on_where_the_one_before_ended(
     assert "the rest is for another run" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", arguments)
     assert main() == 0
-    found = read_results(results)
-    assert found[0] == first
-    assert len(found) > 1
+    audits = read_results(results)
+    assert audits[0] == first
+    assert len(audits) > 1
     assert capsys.readouterr().out.startswith(
-        f"{len(found)} variants, {len(found)} cubins, 0 refused"
+        f"{len(audits)} variants, {len(audits)} cubins, 0 refused"
     )
 
 
 def test_a_summary_names_what_fails() -> None:
     spill, apart = ("spill in a loop", "LDL R0", False), ("issued apart", "UTMALDG.2D", True)
-    found = [
+    audits = [
         Audited("a.toml", "one", [[spill]], seconds=1.0),
         Audited("a.toml", "two", [[spill, spill], [apart, apart]], seconds=2.0),
         Audited("a.toml", "three", [], "no such type"),
     ]
-    assert [*summary(found)] == [
+    assert [*summary(audits)] == [
         "3 variants, 3 cubins, 1 refused, 3 CPU-s",
         "issued apart: in 1 cubins",
         "spill in a loop: in 2 cubins",

@@ -1,4 +1,4 @@
-"""The table of what `aotc check` says of packages."""
+"""The table of packages' kernels supported by `aotc check`."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ def packages(tmp_path: Path) -> Path:
 def test_a_table(
     packages: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = packages / "found.json"
-    monkeypatch.setattr("sys.argv", ["check_packages.py", str(packages), "--json", str(found)])
+    report_path = packages / "found.json"
+    monkeypatch.setattr(
+        "sys.argv", ["check_packages.py", str(packages), "--json", str(report_path)]
+    )
     assert main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| one | 1.5 | 1 | 3 | 2 (66.7 %) | 1 (33.3 %) | 1 of 2 | ")
     assert lines[3].startswith("| two | 0.2.dev1 | 1 | 0 | – | – | 0 of 0 | ")
     assert lines[4].startswith("| all |  | 2 | 3 | 2 (66.7 %) | 1 (33.3 %) | 1 of 2 | ")
     assert {"| 1 | tl.async_task |", "| 1 | tl.expect_zero |"} < set(lines)
-    document = json.loads(found.read_text())
-    assert [one["strict"] for one in document["packages"]] == [1, 0]
+    document = json.loads(report_path.read_text())
+    assert [package["strict"] for package in document["packages"]] == [1, 0]
     assert document["features"] == {"tl.async_task": 1, "tl.expect_zero": 1}
 
 

@@ -34,17 +34,19 @@ def test_stages_and_passes_are_reported(
         "ptxas",
     ]  # and all but the last two
     name, *cells = row.split()
-    *each, others = map(float, cells)
+    *stage_ms, other_ms = map(float, cells)
     assert name == "vector_add"
     stages = ["import", *stages]
-    ours = sum(ms for stage, ms in zip(stages, each, strict=True) if stage not in ("llvm", "ptxas"))
-    assert others == pytest.approx(ours, abs=0.1 * len(each))
+    ours = sum(
+        ms for stage, ms in zip(stages, stage_ms, strict=True) if stage not in ("llvm", "ptxas")
+    )
+    assert other_ms == pytest.approx(ours, abs=0.1 * len(stage_ms))
     assert len(passes.split()) == 4
 
 
 def test_the_time_of_a_child_counts(compile_time: ModuleType) -> None:
     stages, passes = compile_time.measure_stages("vector_add", 1)
-    assert stages["ptxas"] > 1  # which this process only waits for
+    assert stages["ptxas"] > 1  # this process only waits for it
     assert "assign_layouts" in passes
 
 

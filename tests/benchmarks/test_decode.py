@@ -1,4 +1,4 @@
-"""benchmarks/decode.py without a GPU: its workloads, and that the manifest serves them."""
+"""benchmarks/decode.py without a GPU: its workloads and their kernels in the manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/fused_moe.py without a GPU: what follows from the rates of both layers."""
+"""benchmarks/fused_moe.py without a GPU: rates of the whole from both layers' rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/hopper.py without a GPU: what is asked for, and what becomes of lost processes."""
+"""benchmarks/hopper.py without a GPU: requested workloads, and lost processes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from aotc.target import TARGETS
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MANIFEST = load(str(BENCHMARKS / "hopper.toml"))
 
-# A process that measures three workloads. The second has a candidate that hangs, one that dies, and
-# one that does neither.
+# A process measuring three workloads. The second has a hanging candidate, a crashing one, and a
+# good one.
 CHILD = """
 import json, os, sys, time
 task = json.load(sys.stdin)
@@ -117,7 +117,7 @@ def test_there_are_forty_shapes(hopper: ModuleType) -> None:
     shapes = hopper.SHAPES
     assert len(shapes) == len({shape.name for shape in shapes}) == 40
     assert {shape.m for shape in shapes} == {1 << bit for bit in range(4, 15)}
-    # What a tensor map asks for.
+    # Requirements of a tensor map.
     assert all(shape.n % 16 == shape.k % 16 == 0 for shape in shapes)
 
 
@@ -130,6 +130,6 @@ def test_every_kernel_of_the_grid_has_configs_of_either_compiler(
     tables = triton.kernels()
     for kernel in MANIFEST.kernels:
         assert len(expand(kernel, [TARGETS["sm_90a"]], autotune_configs).variants) > 2
-        given = {*tables[kernel.name]["signature"], *tables[kernel.name].get("constants", {})}
+        params = {*tables[kernel.name]["signature"], *tables[kernel.name].get("constants", {})}
         for config in triton.CONFIGS[kernel.name]:
-            assert missing_constexpr(kernel.function, given | set(config)) is None, config
+            assert missing_constexpr(kernel.function, params | set(config)) is None, config

@@ -36,19 +36,22 @@ def test_every_length_is_served_by_clusters_where_a_cta_cannot_hold_it(
     for name, kernel in kernels.items():
         if name in long_rows.ALWAYS_LOOPS:
             assert all(
-                any(long_rows.serves(each, columns, always_loops=True) for each in _configs(kernel))
+                any(
+                    long_rows.serves(kernel_config, columns, always_loops=True)
+                    for kernel_config in _configs(kernel)
+                )
                 for columns in long_rows.COLUMNS[1:]
             )
             continue
         for columns in long_rows.COLUMNS:
-            held = [
+            lengths = [
                 config["num_ctas"]
                 for config in _configs(kernel)
                 if long_rows.serves(config, columns) and not config.get("LOOP")
             ]
-            assert held
+            assert lengths
             most = min(8, max(1, columns // 1024))
-            assert max(held) == most or (columns >= 131072 and max(held) == 16), columns
+            assert max(lengths) == most or (columns >= 131072 and max(lengths) == 16), columns
 
 
 def test_a_kernel_that_always_loops_has_no_choice_of_it(long_rows: ModuleType) -> None:

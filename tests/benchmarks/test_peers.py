@@ -1,4 +1,4 @@
-"""benchmarks/peers.py without a GPU: whose turn it is, and on which operands."""
+"""benchmarks/peers.py without a GPU: order of turns, and operands of each."""
 
 from __future__ import annotations
 
@@ -23,31 +23,40 @@ def _peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_no_peer_comes_after_its_own_operands_or_always_after_the_same_peer(
     peers: ModuleType, monkeypatch: pytest.MonkeyPatch, num_peers: int, num_sets: int
 ) -> None:
-    said: list[tuple[str, int]] = []
+    calls_in_order: list[tuple[str, int]] = []
     turns = itertools.count()
 
     def peer(name: str) -> object:
-        calls = [lambda at=at: said.append((name, at)) for at in range(num_sets)]
+        calls = [lambda at=at: calls_in_order.append((name, at)) for at in range(num_sets)]
         return peers.of_turn(calls, turns)
 
     def milliseconds(launch, launches: int, *, ahead: bool) -> float:
         assert ahead
         for _ in range(launches):
             launch()
-        return float(len(said))
+        return float(len(calls_in_order))
 
     monkeypatch.setattr(peers, "milliseconds", milliseconds)
     names = "abc"[:num_peers]
     times = peers.in_turn({name: peer(name) for name in names}, 60, 1, ahead=True)
     assert {name: len(values) for name, values in times.items()} == dict.fromkeys(names, 60)
-    assert len(said) == 60 * num_peers
-    assert all(first[1] != second[1] for first, second in itertools.pairwise(said))
-    rounds = [said[at : at + num_peers] for at in range(0, len(said), num_peers)]
-    assert all(sorted(name for name, _ in each) == list(names) for each in rounds)
+    assert len(calls_in_order) == 60 * num_peers
+    assert all(first[1] != second[1] for first, second in itertools.pairwise(calls_in_order))
+    rounds = [
+        calls_in_order[index : index + num_peers]
+        for index in range(0, len(calls_in_order), num_peers)
+    ]
+    assert all(sorted(name for name, _ in turn) == list(names) for turn in rounds)
     for name in names:
-        assert {at for each, at in said if each == name} == set(range(num_sets))
-        assert {each[0][0] for each in rounds} == set(names)
-        before = {one for (one, _), (other, _) in itertools.pairwise(said) if other == name}
+        assert {index for peer_name, index in calls_in_order if peer_name == name} == set(
+            range(num_sets)
+        )
+        assert {turn[0][0] for turn in rounds} == set(names)
+        before = {
+            earlier
+            for (earlier, _), (other, _) in itertools.pairwise(calls_in_order)
+            if other == name
+        }
         assert before == set(names)
 
 
@@ -67,8 +76,8 @@ def test_the_best_candidates_of_peers_run_in_turn(
         "triton": {"other": took["other"]},
         "absent": {},
     }
-    found = peers.rates_in_turn(candidates, 1e10, trials=3, rounds=5, launches=1)
-    assert found == {"aotc": 5.0, "triton": 2.0, "aotc/triton": 2.5}
+    rates = peers.rates_in_turn(candidates, 1e10, trials=3, rounds=5, launches=1)
+    assert rates == {"aotc": 5.0, "triton": 2.0, "aotc/triton": 2.5}
     assert capsys.readouterr().out.count("slow") == 1
 
 

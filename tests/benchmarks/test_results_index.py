@@ -1,4 +1,4 @@
-"""docs/results/index.md is the page that its script writes from the runs beside it."""
+"""docs/results/index.md equals the page its script writes from the runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""benchmarks/row_table.py without a GPU: only what is right is ranked, and rows are printed whole."""
+"""benchmarks/row_table.py without a GPU: only correct candidates are ranked, rows are printed whole."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ def test_the_fastest_is_one_of_those_that_are_right(
             raise ValueError(name)
         return "1 element is wrong" if name == "wrong" else ""
 
-    def ranked(kept, *_: object, ahead: bool) -> list[tuple[float, str]]:
+    def ranked(launches, *_: object, ahead: bool) -> list[tuple[float, str]]:
         assert ahead
-        for launch in kept.values():
+        for launch in launches.values():
             launch()
             launch()
-        return sorted((took[key.split(chr(34))[3]], key) for key in kept)
+        return sorted((took[key.split(chr(34))[3]], key) for key in launches)
 
     monkeypatch.setattr(row_table, "ranked", ranked)
     names = ("slow", "failed", "wrong", "fast")
     candidates = (({"name": name}, bind(name)) for name in names)
-    found = row_table.fastest(candidates, problem, ["x", "y"], trials=3, launches=1)
-    assert found[0] == '{"name": "fast"}'
+    fastest = row_table.fastest(candidates, problem, ["x", "y"], trials=3, launches=1)
+    assert fastest[0] == '{"name": "fast"}'
     printed = capsys.readouterr().out
     assert "1 element is wrong" in printed
     assert "ValueError: failed" in printed
     for name in ("fast", "slow"):  # after it was checked, on both sets of operands in turn
-        assert [each for each in launched if each[0] == name][1:] == [(name, "x"), (name, "y")]
-    nothing = row_table.fastest(iter([({}, bind("wrong"))]), problem, ["x"], trials=3, launches=1)
-    assert nothing is None
+        assert [call for call in launched if call[0] == name][1:] == [(name, "x"), (name, "y")]
+    no_launch = row_table.fastest(iter([({}, bind("wrong"))]), problem, ["x"], trials=3, launches=1)
+    assert no_launch is None
 
 
 def test_a_row_is_printed_whole(row_table: ModuleType) -> None:

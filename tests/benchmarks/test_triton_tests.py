@@ -1,4 +1,4 @@
-"""The table of Triton's own tests: which failures count."""
+"""The table of Triton's own tests: outcomes counted as failures."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def outcome(
         (outcome("CompilationError: no", refusals=("k.py:1:1: error: no",)), "failed"),
     ],
 )
-def test_kinds(given: dict[str, Any], kind: str) -> None:
-    assert kind_of(given) == kind
+def test_kinds(attempt: dict[str, Any], kind: str) -> None:
+    assert kind_of(attempt) == kind
 
 
 def test_a_refusal_is_told_by_its_error_line() -> None:
-    given = outcome(
+    refusal = outcome(
         "CompilationError: x", refusals=("the source\nk.py:12:3: error: no dot of i64\n  x",)
     )
-    assert message_of(given) == "no dot of iN"
+    assert message_of(refusal) == "no dot of iN"
 
 
 def test_failures_are_counted_by_message() -> None:

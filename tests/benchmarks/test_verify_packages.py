@@ -1,4 +1,4 @@
-"""Packages whose kernels are verified: which of them are whole, and what comes of each."""
+"""Verification of packages' kernels: whole ones, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ def packages(tmp_path: Path) -> Path:
 
 
 def test_kernels_with_nothing_left_to_do_are_whole(packages: Path, tmp_path: Path) -> None:
-    found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
-    assert (found.num_kernels, found.num_whole) == (2, 1)
-    assert [one.subjects()[0].kernel for one in found.candidates] == ["doubled"]
-    found = look_at(packages / "one", tmp_path / "manifests", variants=2, guesses=True)
-    subjects = [one.subjects() for one in found.candidates]
-    assert [one[0].kernel for one in subjects] == ["doubled"] * 2 + ["halved"] * 2
-    assert len({each.label for one in subjects[:2] for each in one}) == sum(map(len, subjects[:2]))
+    package = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
+    assert (package.num_kernels, package.num_whole) == (2, 1)
+    assert [candidate.subjects()[0].kernel for candidate in package.candidates] == ["doubled"]
+    package = look_at(packages / "one", tmp_path / "manifests", variants=2, guesses=True)
+    subjects = [candidate.subjects() for candidate in package.candidates]
+    assert [variants[0].kernel for variants in subjects] == ["doubled"] * 2 + ["halved"] * 2
+    assert len({subject.label for variants in subjects[:2] for subject in variants}) == sum(
+        map(len, subjects[:2])
+    )
 
 
 def test_what_no_manifest_can_name_is_left_out() -> None:
@@ -85,14 +87,14 @@ def test_a_variant_that_is_refused_gives_way_to_the_next(
             raise CompileError("tl.exp takes float32")
         return verify_variant(subject)
 
-    found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
+    package = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
     monkeypatch.setattr(verify_packages, "verify_variant", refusing)
-    result = verify(("one", found.candidates[0]), 60.0)
+    result = verify(("one", package.candidates[0]), 60.0)
     assert result is not None
     assert (result.status, result.label) == ("verified", tried[1])
     tried.clear()
     monkeypatch.setattr(verify_packages, "_TRIES", 1)
-    result = verify(("one", found.candidates[0]), 60.0)
+    result = verify(("one", package.candidates[0]), 60.0)
     assert result is not None
     assert (result.status, result.label) == ("failed", tried[0])
     assert "tl.exp takes float32" in result.detail
@@ -104,17 +106,24 @@ def test_a_table(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = tmp_path / "found.jsonl"
-    options = ("--results", str(found), "--manifests", str(tmp_path / "manifests"), "-j", "1")
+    results_path = tmp_path / "found.jsonl"
+    options = (
+        "--results",
+        str(results_path),
+        "--manifests",
+        str(tmp_path / "manifests"),
+        "-j",
+        "1",
+    )
     monkeypatch.setattr("sys.argv", ["verify_packages.py", str(packages), *options])
     assert main() == 0
     row = capsys.readouterr().out.splitlines()[-2]
     assert row.startswith("| one | – | 2 | 1 | 1 | 1 | 0 |")
-    (one,) = read_results(found)
-    assert (one.package, one.status) == ("one", "verified")
-    assert main() == 0  # of all that stands there, with nothing left to do
+    (outcome,) = read_results(results_path)
+    assert (outcome.package, outcome.status) == ("one", "verified")
+    assert main() == 0  # of the whole file, with nothing left to do
     assert capsys.readouterr().out.splitlines()[-2] == row
-    assert read_results(found) == [one]
+    assert read_results(results_path) == [outcome]
 
 
 @pytest.mark.slow
@@ -124,15 +133,22 @@ def test_a_run_ends_after_so_many_seconds_and_another_goes_on(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = tmp_path / "found.jsonl"
-    options = ("--results", str(found), "--manifests", str(tmp_path / "manifests"), "-j", "1")
+    results_path = tmp_path / "found.jsonl"
+    options = (
+        "--results",
+        str(results_path),
+        "--manifests",
+        str(tmp_path / "manifests"),
+        "-j",
+        "1",
+    )
     more = ("--guesses", "--seconds", "0.001")
     monkeypatch.setattr("sys.argv", ["verify_packages.py", str(packages), *options, *more])
     assert main() == 0
-    assert len(read_results(found)) == 1
+    assert len(read_results(results_path)) == 1
     assert "the rest is for another run" in capsys.readouterr().out
     assert main() == 0
-    assert len({each.part for each in read_results(found)}) == 2
+    assert len({outcome.part for outcome in read_results(results_path)}) == 2
 
 
 def test_a_variant_has_a_limit_of_time(
@@ -143,8 +159,8 @@ def test_a_variant_has_a_limit_of_time(
             pass
 
     monkeypatch.setattr(verify_packages, "verify_variant", endless)
-    found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
-    result = verify(("one", found.candidates[0]), 0.05)
+    package = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
+    result = verify(("one", package.candidates[0]), 0.05)
     assert result is not None
     assert (result.status, result.detail) == ("out of time", "took more than 0.05 s")
 
@@ -155,9 +171,9 @@ def test_a_manifest_that_is_wrong_fails_alone(
     def refusing(_path: str) -> list[Subject]:
         raise CompileError("there is no type fp7")
 
-    found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
+    package = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
     monkeypatch.setattr(verify_packages, "load_subjects", refusing)
-    result = verify(("one", found.candidates[0]), 60.0)
+    result = verify(("one", package.candidates[0]), 60.0)
     assert result is not None
     assert result.status == "failed"
     assert "there is no type fp7" in result.detail

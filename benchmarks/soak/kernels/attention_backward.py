@@ -15,7 +15,7 @@ def attention_backward_kernel(
 ):  # fmt: skip
     """Store the gradients of BLOCK_N keys and values, and with ADDS_DQ add their part of dQ.
 
-    Rows of Q, dOut and dQ (fp32) are `stride_q` apart, those of the others `stride_k`. `lse` is the
+    Rows of Q, dOut and dQ (fp32) are `stride_q` apart, the others' `stride_k`. `lse` is the
     log-sum-exp of the scores, `delta` the sum of dOut * Out, of each query.
     """
     start_n = tl.program_id(0) * BLOCK_N

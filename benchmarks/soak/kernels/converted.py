@@ -1,4 +1,4 @@
-"""A product whose left operand is converted by threads on its way from memory to the dot."""
+"""A product with its left operand converted by threads between memory and the dot."""
 
 import triton
 import triton.language as tl
@@ -12,8 +12,8 @@ def converted_dot_kernel(
 ):  # fmt: skip
     """Store A @ B of one block of rows: A in the type of B.
 
-    With MASKED, elements from `limit` on are zero. With SCALED, rows have factors. With TURNED, A lies
-    transposed. With SHARED, two dots take what was converted.
+    With MASKED, elements from `limit` on are zero. With SCALED, rows have factors. With TURNED,
+    A lies transposed. With SHARED, two dots use the converted operand.
     """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.arange(0, BLOCK_N)

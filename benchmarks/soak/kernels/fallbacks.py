@@ -1,4 +1,4 @@
-"""Loops that the schedule may not, or cannot, load ahead for: each takes another of its fallbacks."""
+"""Loops the schedule cannot pipeline: each takes another of its fallbacks."""
 
 import triton
 import triton.language as tl
@@ -42,12 +42,12 @@ def gathered_sums_kernel(
     """Store the sum of `n` elements of a table of `size`, found in some way through indices."""
     cols = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
-    at = 0
+    row = 0
     for start in range(0, n, BLOCK):
         mask = start + cols < n
         if WAY == "chased":
-            at = tl.load(index_ptr + at)
-            total += tl.load(table_ptr + at + cols, mask=mask, other=0.0)
+            row = tl.load(index_ptr + row)
+            total += tl.load(table_ptr + row + cols, mask=mask, other=0.0)
         elif WAY == "reduced":
             index = tl.load(index_ptr + start + cols, mask=mask, other=0)
             total += tl.load(table_ptr + tl.max(index, axis=0) + cols, mask=mask, other=0.0)
@@ -66,7 +66,7 @@ def dot_sums_kernel(
     a_ptr, b_ptr, out_ptr, counter_ptr, M, N, K, stride_a, stride_b, stride_out,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WAY: tl.constexpr,
 ):  # fmt: skip
-    """Store A @ B, (M, K) by (K, N), with operands that do not come as they are."""
+    """Store A @ B, (M, K) by (K, N), with operands transformed before the dot."""
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if WAY == "counted":
@@ -89,8 +89,8 @@ def dot_sums_kernel(
         if WAY == "summed":
             b = (b + tl.sum(b.to(tl.float32), axis=1)[:, None]).to(b.dtype)
         acc = tl.dot(a, b, acc)
-    at = m.to(tl.int64)[:, None] * stride_out + n[None, :]
-    tl.store(out_ptr + at, acc, mask=(m < M)[:, None] & (n < N)[None, :])
+    offsets = m.to(tl.int64)[:, None] * stride_out + n[None, :]
+    tl.store(out_ptr + offsets, acc, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
 @triton.jit
@@ -123,7 +123,7 @@ def made_ways_kernel(
     x_ptr, out_ptr, offset_ptr, M, N,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WAY: tl.constexpr,
 ):  # fmt: skip
-    """Copy blocks of X, (M, N), through descriptors that are made of what only the kernel knows."""
+    """Copy blocks of X, (M, N), through descriptors with fields known only in the kernel."""
     m = tl.program_id(0) * BLOCK_M
     base = x_ptr + m.to(tl.int64) * N
     if WAY == "loaded":
@@ -132,10 +132,10 @@ def made_ways_kernel(
         rows = M if WAY == "loaded" else M - m
         x = tl.make_tensor_descriptor(base, [rows, N], [N, 1], [BLOCK_M, BLOCK_N])
         block = x.load([m if WAY == "loaded" else 0, column])
-        at = (m + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None] * N + column
+        offsets = (m + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None] * N + column
         n = tl.arange(0, BLOCK_N)[None, :]
         mask = (m + tl.arange(0, BLOCK_M) < M)[:, None] & (column + n < N)
-        tl.store(out_ptr + at + n, block, mask=mask)
+        tl.store(out_ptr + offsets + n, block, mask=mask)
 
 
 @triton.jit
@@ -144,7 +144,7 @@ def tile_ways_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     NUM_PROGRAMS: tl.constexpr, WAY: tl.constexpr,
 ):  # fmt: skip
-    """Store A @ B.T by tiles of which a program computes several, and something that ties them."""
+    """Store A @ B.T by several tiles of a program, with dependences between them."""
     num_n = tl.cdiv(N, BLOCK_N)
     program = tl.program_id(0)
     total = 0.0
@@ -182,11 +182,11 @@ def tile_ways_kernel(
 def split_ways_kernel(
     x_ptr, out_ptr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WAY: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile for each program, after what the CTAs of a cluster may not share."""
+    """Write a tile for each program, after an operation not allowed in a cluster."""
     m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     start = tl.program_id(0) * BLOCK_M * BLOCK_N
-    at = start + m[:, None] * BLOCK_N + n[None, :]
-    x = tl.load(x_ptr + at)
+    offsets = start + m[:, None] * BLOCK_N + n[None, :]
+    x = tl.load(x_ptr + offsets)
     if WAY == "scan":
         x = tl.cumsum(tl.cumsum(x, axis=0), axis=1)
     elif WAY == "sorted":
@@ -195,8 +195,8 @@ def split_ways_kernel(
         for _ in range(3):
             x = x + x.T
     elif WAY == "counted":
-        x += tl.atomic_add(out_ptr + at, x, sem="relaxed")
-    tl.store(out_ptr + at, x)
+        x += tl.atomic_add(out_ptr + offsets, x, sem="relaxed")
+    tl.store(out_ptr + offsets, x)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Tensors that a kernel describes itself, of pointers."""
+"""Kernels making tensor descriptors from pointers."""
 
 import triton
 import triton.language as tl
@@ -9,17 +9,17 @@ def made_load_kernel(
     x_ptr, out_ptr, M, N,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
-    """Copy X, (M, N), by blocks that go through a descriptor one way; TURNED, its transpose."""
+    """Copy X, (M, N), by blocks, through a descriptor one way; TURNED, its transpose."""
     x = tl.make_tensor_descriptor(x_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N])
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
     block = x.load([row, column])
     m, n = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
     if TURNED:
-        at = n.to(tl.int64)[:, None] * M + m[None, :]
-        tl.store(out_ptr + at, block.T, mask=(n < N)[:, None] & (m < M)[None, :])
+        offsets = n.to(tl.int64)[:, None] * M + m[None, :]
+        tl.store(out_ptr + offsets, block.T, mask=(n < N)[:, None] & (m < M)[None, :])
     else:
-        at = m.to(tl.int64)[:, None] * N + n[None, :]
-        tl.store(out_ptr + at, block, mask=(m < M)[:, None] & (n < N)[None, :])
+        offsets = m.to(tl.int64)[:, None] * N + n[None, :]
+        tl.store(out_ptr + offsets, block, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
 @triton.jit
@@ -27,9 +27,9 @@ def made_rows_kernel(
     x_ptr, out_ptr, rows, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Add 1 to `rows` rows, (rows, N), by blocks, each program with a tensor of its own."""
-    at = tl.program_id(0).to(tl.int64) * rows * N
-    x = tl.make_tensor_descriptor(x_ptr + at, [rows, N], [N, 1], [BLOCK_M, BLOCK_N])
-    out = tl.make_tensor_descriptor(out_ptr + at, [rows, N], [N, 1], [BLOCK_M, BLOCK_N])
+    offset = tl.program_id(0).to(tl.int64) * rows * N
+    x = tl.make_tensor_descriptor(x_ptr + offset, [rows, N], [N, 1], [BLOCK_M, BLOCK_N])
+    out = tl.make_tensor_descriptor(out_ptr + offset, [rows, N], [N, 1], [BLOCK_M, BLOCK_N])
     for row in range(0, rows, BLOCK_M):
         for column in range(0, N, BLOCK_N):
             out.store([row, column], x.load([row, column]) + 1)

@@ -19,19 +19,23 @@ def f32(*values):
 def test_an_array_is_identical_to_itself(words):
     array = np.array(words, np.uint32)
     for kind in ("f32", "u32", "f16x2", "bf16x2"):
-        found = compare(kind, array, array, Bound())
-        assert (found.identical, found.broken, found.examples) == (found.count, 0, ())
+        comparison = compare(kind, array, array, Bound())
+        assert (comparison.identical, comparison.broken, comparison.examples) == (
+            comparison.count,
+            0,
+            (),
+        )
     assert compare("f16x2", array, array, Bound()).count == 2 * len(words)
 
 
 @given(st.floats(width=32, allow_nan=False), st.floats(width=32, allow_nan=False))
 def test_distance_counts_the_numbers_between(x, y):
-    one, other = f32(x), f32(y)
-    distance = int(ulp_distance("f32", one, other)[0])
-    assert distance == int(ulp_distance("f32", other, one)[0])
+    left, right = f32(x), f32(y)
+    distance = int(ulp_distance("f32", left, right)[0])
+    assert distance == int(ulp_distance("f32", right, left)[0])
     assert (distance == 0) == (x == y)
     step = np.nextafter(np.float32(x), np.float32(y))
-    nearer = int(ulp_distance("f32", f32(step), other)[0])
+    nearer = int(ulp_distance("f32", f32(step), right)[0])
     assert nearer == max(distance - 1, 0)
 
 
@@ -59,58 +63,65 @@ def test_steps(kind, value, step):
 
 
 def test_what_must_be_identical_and_is_not():
-    one, other = f32(1, 2, 3, np.nan), f32(1, 2, 3, np.nan)
-    other[3] ^= 1
-    other[1] += 1
-    found = compare("f32", one, other, Bound())
-    assert (found.count, found.identical, found.nan_only, found.broken) == (4, 2, 1, 2)
-    assert found.max_ulps == 1
-    assert found.examples[0] == (1, "0x40000000", "0x40000001")
+    left, right = f32(1, 2, 3, np.nan), f32(1, 2, 3, np.nan)
+    right[3] ^= 1
+    right[1] += 1
+    comparison = compare("f32", left, right, Bound())
+    assert (comparison.count, comparison.identical, comparison.nan_only, comparison.broken) == (
+        4,
+        2,
+        1,
+        2,
+    )
+    assert comparison.max_ulps == 1
+    assert comparison.examples[0] == (1, "0x40000000", "0x40000001")
 
 
 def test_integers_have_no_distance():
-    one, other = np.arange(10, dtype=np.uint64), np.arange(10, dtype=np.uint64)
-    other[7] = 0
-    found = compare("u64", one, other, Bound(ulps=100))
-    assert (found.broken, found.examples[0][0]) == (1, 7)
+    left, right = np.arange(10, dtype=np.uint64), np.arange(10, dtype=np.uint64)
+    right[7] = 0
+    comparison = compare("u64", left, right, Bound(ulps=100))
+    assert (comparison.broken, comparison.examples[0][0]) == (1, 7)
 
 
 @pytest.mark.parametrize(("bound", "broken"), [(Bound(ulps=2), 1), (Bound(ulps=3), 0)])
 def test_bounds_in_steps(bound, broken):
-    one = f32(1.0, -5.0, 0.0)
-    other = one + np.array([3, 2, 0], np.uint32)
-    found = compare("f32", one, other, bound)
-    assert (found.broken, found.max_ulps) == (broken, 3)
+    left = f32(1.0, -5.0, 0.0)
+    right = left + np.array([3, 2, 0], np.uint32)
+    comparison = compare("f32", left, right, bound)
+    assert (comparison.broken, comparison.max_ulps) == (broken, 3)
 
 
 def test_of_alternatives_each_distance_is_what_the_other_does_not_cover():
     # Near zero many steps and a tiny distance, far from it few steps and a large one.
-    one = f32(1e-9, 2.0**20)
-    other = one + np.array([5000, 1], np.uint32)
-    found = compare("f32", one, other, Bound(ulps=2, absolute=2.0**-22))
-    assert (found.broken, found.max_ulps) == (0, 1)
-    assert found.max_absolute == abs(float(other.view(np.float32)[0]) - float(np.float32(1e-9)))
+    left = f32(1e-9, 2.0**20)
+    right = left + np.array([5000, 1], np.uint32)
+    comparison = compare("f32", left, right, Bound(ulps=2, absolute=2.0**-22))
+    assert (comparison.broken, comparison.max_ulps) == (0, 1)
+    assert comparison.max_absolute == abs(
+        float(right.view(np.float32)[0]) - float(np.float32(1e-9))
+    )
 
 
 def test_bounds_allow_half_a_step_more():
-    one = f32(1.0)
-    assert not compare("f32", one, one + np.uint32(4), Bound(relative=3.5 * 2.0**-23)).broken
-    assert compare("f32", one, one + np.uint32(5), Bound(relative=3.5 * 2.0**-23)).broken
-    assert not compare("f32", one, one + np.uint32(4), Bound(absolute=3.5 * 2.0**-23)).broken
+    exact = f32(1.0)
+    assert not compare("f32", exact, exact + np.uint32(4), Bound(relative=3.5 * 2.0**-23)).broken
+    assert compare("f32", exact, exact + np.uint32(5), Bound(relative=3.5 * 2.0**-23)).broken
+    assert not compare("f32", exact, exact + np.uint32(4), Bound(absolute=3.5 * 2.0**-23)).broken
 
 
 def test_bounds_relative_to_magnitudes():
-    one, other, scale = f32(1e-6), f32(3e-6), f32(4.0)
-    found = compare("f32", one, other, Bound(scaled=2.0**-20), scale)
-    assert not found.broken
-    assert found.max_scaled == pytest.approx(2e-6 / 4, rel=1e-6)
-    assert compare("f32", one, other, Bound(scaled=2.0**-22), scale).broken == 1
+    left, right, scale = f32(1e-6), f32(3e-6), f32(4.0)
+    comparison = compare("f32", left, right, Bound(scaled=2.0**-20), scale)
+    assert not comparison.broken
+    assert comparison.max_scaled == pytest.approx(2e-6 / 4, rel=1e-6)
+    assert compare("f32", left, right, Bound(scaled=2.0**-22), scale).broken == 1
 
 
 def test_a_number_is_never_within_bounds_of_nan_or_of_infinity():
-    one, other = f32(np.nan, 1.0, np.inf, 3.4e38), f32(1.0, np.nan, 3.4e38, np.inf)
-    found = compare("f32", one, other, Bound(absolute=1e30, relative=0.5))
-    assert found.broken == 4
+    left, right = f32(np.nan, 1.0, np.inf, 3.4e38), f32(1.0, np.nan, 3.4e38, np.inf)
+    comparison = compare("f32", left, right, Bound(absolute=1e30, relative=0.5))
+    assert comparison.broken == 4
 
 
 def test_a_bound_says_what_it_is():

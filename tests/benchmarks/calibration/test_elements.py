@@ -35,7 +35,7 @@ def test_integers_are_any_bits(kind, size_bytes):
 
 
 def test_special_elements():
-    found = values("f32", elements.special("f32", 5000, np.random.default_rng(0)))
-    assert np.isnan(found).any()
-    assert np.isinf(found).any()
-    assert (found == 0).any()
+    numbers = values("f32", elements.special("f32", 5000, np.random.default_rng(0)))
+    assert np.isnan(numbers).any()
+    assert np.isinf(numbers).any()
+    assert (numbers == 0).any()

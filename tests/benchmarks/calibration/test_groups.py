@@ -44,7 +44,7 @@ def test_cases_are_distinct_and_their_text_is_ptx(group):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize(
-    ("group", "index"), [(name, index) for name, at in SAMPLES.items() for index in at]
+    ("group", "index"), [(name, index) for name, indices in SAMPLES.items() for index in indices]
 )
 def test_a_case_writes_its_results(group, index):
     index %= len(GROUPS[group].cases)
@@ -54,10 +54,10 @@ def test_a_case_writes_its_results(group, index):
     emulate(kernel, case.grid, after, kernel=entry_name(index), shared_bytes=case.shared_bytes)
     outputs = {output.index for output in case.outputs}
     changed = set()
-    for at, (one, other) in enumerate(zip(before, after, strict=True)):
-        if isinstance(one, np.ndarray | TensorArgument):
-            same = array_of(one).tobytes() == array_of(other).tobytes()
-            changed |= set() if same else {at}
+    for number, (input_array, output_array) in enumerate(zip(before, after, strict=True)):
+        if isinstance(input_array, np.ndarray | TensorArgument):
+            same = array_of(input_array).tobytes() == array_of(output_array).tobytes()
+            changed |= set() if same else {number}
     assert changed
     assert changed <= outputs
 

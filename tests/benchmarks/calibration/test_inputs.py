@@ -28,8 +28,8 @@ def test_widths(kind, bits):
 def test_special_floats(kind):
     values = float_specials(kind).view(NUMPY[kind])
     info = np.finfo(NUMPY[kind])
-    for wanted in (0.0, 1.0, -1.0, info.max, info.tiny, info.smallest_subnormal, np.inf, -np.inf):
-        assert wanted in values
+    for number in (0.0, 1.0, -1.0, info.max, info.tiny, info.smallest_subnormal, np.inf, -np.inf):
+        assert number in values
     assert np.isnan(values).sum() >= 6
     assert len(set(float_specials(kind).tolist())) == values.size
 
@@ -41,8 +41,8 @@ def test_special_integers():
 def test_pairs_of_special_values_are_all_there():
     special = float_specials("f32")
     a, b = draw(("f32", "f32"), np.random.default_rng(0))
-    found = set(zip(a.tolist(), b.tolist(), strict=True))
-    assert all((int(x), int(y)) in found for x in special for y in special)
+    pairs = set(zip(a.tolist(), b.tolist(), strict=True))
+    assert all((int(x), int(y)) in pairs for x in special for y in special)
 
 
 def test_one_narrow_operand_is_every_word():
@@ -55,11 +55,11 @@ def test_one_narrow_operand_is_every_word():
 def test_operands_depend_on_the_seed_alone(kinds):
     first, again = (draw(kinds, np.random.default_rng(5), 1000) for _ in range(2))
     other = draw(kinds, np.random.default_rng(6), 1000)
-    for kind, one, same, different in zip(kinds, first, again, other, strict=True):
-        assert one.shape == (1000,)
-        assert 8 * one.dtype.itemsize == width_of(kind)
-        assert (one == same).all()
-        assert (one != different).any()
+    for kind, operand, same, different in zip(kinds, first, again, other, strict=True):
+        assert operand.shape == (1000,)
+        assert 8 * operand.dtype.itemsize == width_of(kind)
+        assert (operand == same).all()
+        assert (operand != different).any()
 
 
 def test_exponents_are_all_hit():

@@ -44,7 +44,7 @@ SHOWN = replace(PLAIN, name="shown", is_probe=True)
 
 
 class Cuda(ModuleType):
-    """The driver's functions that are used, over memory of this process."""
+    """The driver functions in use, over memory of this process."""
 
     def __init__(self, wrong=0, fails=()):
         super().__init__("cuda.bindings.driver")
@@ -92,7 +92,7 @@ class Cuda(ModuleType):
         grid, block, (shared, _, parameters, _) = rest[:3], rest[3:6], rest[6:]
         assert (grid, block, shared) == ((1, 1, 1), (32, 1, 1), 0)
         pointers = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p * 3)).contents
-        x, out = (ctypes.cast(pointers[at], ctypes.POINTER(ctypes.c_uint64)) for at in (0, 2))
+        x, out = (ctypes.cast(pointers[index], ctypes.POINTER(ctypes.c_uint64)) for index in (0, 2))
         factor = ctypes.cast(pointers[1], ctypes.POINTER(ctypes.c_uint32)).contents.value
         self.parameters.append(factor)
         values = np.ctypeslib.as_array((ctypes.c_uint32 * 32).from_address(x.contents.value))
@@ -103,7 +103,7 @@ class Cuda(ModuleType):
 
 @pytest.fixture
 def device(monkeypatch, tmp_path):
-    """Return what makes a driver known and puts cases into a group of their own."""
+    """Return a function registering a driver and a group of cases."""
     group = Group("g", "a group", (PLAIN, TRAP, PROBE, SHOWN))
     monkeypatch.setitem(judge.GROUPS, "g", group)
     monkeypatch.setattr(judge, "_faults", [])
@@ -123,21 +123,21 @@ def device(monkeypatch, tmp_path):
 
 def test_both_sides_agree(device):
     cuda, folder = device()
-    found = judge.judge("g", 0, folder)
-    assert found.is_within
-    assert (found.comparisons[0].count, found.comparisons[0].identical) == (32, 32)
+    verdict = judge.judge("g", 0, folder)
+    assert verdict.is_within
+    assert (verdict.comparisons[0].count, verdict.comparisons[0].identical) == (32, 32)
     assert cuda.parameters == [3]
     assert not cuda.memory
 
 
 def test_the_gpu_gives_something_else(device):
     _, folder = device(wrong=1)
-    found = judge.judge("g", 0, folder)
-    assert not found.is_within
-    assert found.comparisons[0].broken == 32
-    place, emulated, actual = found.comparisons[0].examples[0]
+    verdict = judge.judge("g", 0, folder)
+    assert not verdict.is_within
+    assert verdict.comparisons[0].broken == 32
+    index, emulated, actual = verdict.comparisons[0].examples[0]
     assert int(actual, 16) == int(emulated, 16) + 1
-    assert found.operands[0] == (f"{PLAIN.arguments()[0][place]:#x}",)
+    assert verdict.operands[0] == (f"{PLAIN.arguments()[0][index]:#x}",)
 
 
 def test_a_fault_of_one_side(device):
@@ -147,10 +147,10 @@ def test_a_fault_of_one_side(device):
 
 
 def test_after_a_fault_the_rest_of_a_chunk_goes_to_a_fresh_process(device, monkeypatch):
-    given = []
+    retried = []
 
     class Pool:
-        """A process that has seen no fault."""
+        """A process without a fault so far."""
 
         def __init__(self, *_):
             pass
@@ -163,22 +163,22 @@ def test_after_a_fault_the_rest_of_a_chunk_goes_to_a_fresh_process(device, monke
             pass
 
         def submit(self, function, chunk):
-            given.append(chunk.indices)
+            retried.append(chunk.indices)
             return SimpleNamespace(result=lambda: function(chunk))
 
     monkeypatch.setattr(judge, "ProcessPoolExecutor", Pool)
     _, folder = device(fails=("case_0", "case_1"))
-    found = judge.judge_chunk(judge.Chunk("g", (3, 0, 1, 3), folder))
-    assert [case.name for case in found] == ["shown", "plain", "trap", "shown"]
-    assert [case.is_within for case in found] == [True, False, False, True]
-    assert given == [(1, 3), (3,)]
+    verdicts = judge.judge_chunk(judge.Chunk("g", (3, 0, 1, 3), folder))
+    assert [case.name for case in verdicts] == ["shown", "plain", "trap", "shown"]
+    assert [case.is_within for case in verdicts] == [True, False, False, True]
+    assert retried == [(1, 3), (3,)]
 
 
 def test_a_probe_that_both_sides_refuse(device):
     _, folder = device(fails=("case_2",))
-    found = judge.judge("g", 2, folder)
-    assert found.is_within
-    assert found.values[0][1] == "GPU: CUDA_ERROR_LAUNCH_FAILED"
+    verdict = judge.judge("g", 2, folder)
+    assert verdict.is_within
+    assert verdict.values[0][1] == "GPU: CUDA_ERROR_LAUNCH_FAILED"
 
 
 def test_a_probe_that_one_side_refuses(device):
@@ -188,8 +188,8 @@ def test_a_probe_that_one_side_refuses(device):
 
 def test_what_a_probe_shows(device):
     _, folder = device()
-    found = judge.judge("g", 3, folder)
-    first, second = found.values[0]
+    verdict = judge.judge("g", 3, folder)
+    first, second = verdict.values[0]
     assert first == second
     assert first.startswith(f"{3 * int(SHOWN.arguments()[0][0]):#x} ")
 
@@ -200,7 +200,7 @@ def test_the_emulator_alone(device):
 
 
 def test_a_tensor_map_describes_the_array(monkeypatch):
-    asked = []
+    calls = []
 
     class Maps(Cuda):
         cuuint64_t = cuuint32_t = int
@@ -213,18 +213,18 @@ def test_a_tensor_map_describes_the_array(monkeypatch):
         )
 
         def cuTensorMapEncodeTiled(self, *arguments):  # noqa: N802
-            asked.append(arguments)
+            calls.append(arguments)
             map_ = ctypes.create_string_buffer(bytes(range(128)), 128)
             return "ok", SimpleNamespace(getPtr=lambda: ctypes.addressof(map_), held=map_)
 
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", Maps())
     owner = np.zeros((7, 40), np.float16)
     argument = TensorArgument(owner[:, :36], (4, 32), 64, fill_nan=True)
-    made = gpu.Gpu()
+    device = gpu.Gpu()
     placed = []
-    assert made._parameter(argument, 128, placed) == bytes(range(128))
+    assert device._parameter(argument, 128, placed) == bytes(range(128))
     ((_, address),) = placed
-    assert asked == [
+    assert calls == [
         ("f16", 2, address, [36, 7], [80], [32, 4], [1, 1], "flat", "64B", "none", "nan")
     ]
 
@@ -233,8 +233,8 @@ def test_bounds_are_named_in_results(device, monkeypatch):
     near = replace(PLAIN, outputs=(Output(2, "f32", Bound(ulps=2)),))
     monkeypatch.setitem(judge.GROUPS, "g", Group("g", "a group", (near,)))
     _, folder = device()
-    found = judge.judge("g", 0, folder)
-    assert (found.bound, found.row) == ("2 ulp", "plain")
+    verdict = judge.judge("g", 0, folder)
+    assert (verdict.bound, verdict.row) == ("2 ulp", "plain")
 
 
 def test_emulated_case_is_what_the_text_says():

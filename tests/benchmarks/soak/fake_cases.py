@@ -16,7 +16,7 @@ from benchmarks.soak.journal import Outcome
 
 @dataclass
 class FakeDevice:
-    """A device that has a name, and says what it waits for."""
+    """A device with a name and messages of its waits."""
 
     name: str = "a fake device"
     say: Say = lambda _: None
@@ -31,7 +31,7 @@ def no_device() -> FakeDevice:
 
 
 class NoDevice:
-    """A device that ends whoever opens it."""
+    """A device ending the process opening it."""
 
     def __init__(self) -> None:
         os._exit(3)
@@ -39,7 +39,7 @@ class NoDevice:
 
 @dataclass(frozen=True)
 class FakeCase:
-    """A case whose launches do what their names say."""
+    """A case with launches acting by their names."""
 
     name: str
     launches: tuple[str, ...] = ("right",)
@@ -83,7 +83,7 @@ def _attempt(launch: str, device: FakeDevice) -> Try:
 
 @dataclass(frozen=True)
 class FakePrepared:
-    """What a worker would hand back."""
+    """A worker's output."""
 
     cases: list[FakeCase]
     outcomes: list[Outcome]

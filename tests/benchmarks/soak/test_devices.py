@@ -1,4 +1,4 @@
-"""Memory that is kept for the next launch: what fits is used again, no more than a limit is kept."""
+"""Memory kept for the next launch: fitting sizes are used again, up to a limit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _ROOM = 64 << 30
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
-    """Return the sizes, by address, of what is allocated on a GPU that is not there."""
+def allocated(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """Return the allocated sizes by address on a fake GPU."""
     sizes: dict[int, int] = {}
     addresses = iter(range(1 << 32, 1 << 62, 1 << 40))
 
@@ -41,51 +41,51 @@ def test_sizes_are_rounded_up_by_at_most_an_eighth(size: int) -> None:
     assert rounded_size(rounded) == rounded
 
 
-def test_memory_of_about_the_size_is_used_again(held: dict[int, int]) -> None:
+def test_memory_of_about_the_size_is_used_again(allocated: dict[int, int]) -> None:
     gpu = ReusingGpu()
     first = gpu.allocate(1_000_000)
     other = gpu.allocate(1_000_000)
     gpu.free(first)
     assert gpu.allocate(1_000_100) == first
     assert gpu.allocate(300) not in (first, other)
-    assert len(held) == 3
+    assert len(allocated) == 3
 
 
-def test_no_more_than_the_limit_is_kept_and_the_newest_sizes_are(held: dict[int, int]) -> None:
+def test_no_more_than_the_limit_is_kept_and_the_newest_sizes_are(allocated: dict[int, int]) -> None:
     gpu = ReusingGpu(num_processes=4)
     small = gpu.allocate(5000)
     gpu.free(small)
     large = [gpu.allocate(2 << 30), gpu.allocate(2 << 30), gpu.allocate(2 << 30)]
     for address in large[:2]:
         gpu.free(address)
-    assert set(held) == {*large}  # the small one was kept for longest
+    assert set(allocated) == {*large}  # the small one was kept for longest
     gpu.free(large[2])
-    assert sum(held.values()) <= 4 << 30
-    # What is larger than all that may be kept is given back at once.
+    assert sum(allocated.values()) <= 4 << 30
+    # An allocation over the whole limit is freed at once.
     huge = gpu.allocate((5 << 30) + 1)
-    assert held[huge] == (5 << 30) + 1
+    assert allocated[huge] == (5 << 30) + 1
     gpu.free(huge)
-    assert huge not in held
+    assert huge not in allocated
 
 
 def test_what_is_kept_makes_room_and_others_are_waited_for(
-    held: dict[int, int], monkeypatch: pytest.MonkeyPatch
+    allocated: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = ReusingGpu(num_processes=2)
-    kept = gpu.allocate(8 << 30)
-    gpu.free(kept)
-    assert gpu.allocate(60 << 30) in held
-    assert kept not in held
-    held[1] = 10 << 30  # another process's
+    spare = gpu.allocate(8 << 30)
+    gpu.free(spare)
+    assert gpu.allocate(60 << 30) in allocated
+    assert spare not in allocated
+    allocated[1] = 10 << 30  # another process's
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
         waited.append(seconds)
-        held.pop(1, None)
-        held.pop(next(iter(held)))
+        allocated.pop(1, None)
+        allocated.pop(next(iter(allocated)))
 
     monkeypatch.setattr(devices.time, "sleep", sleep)
-    assert gpu.allocate(30 << 30) in held
+    assert gpu.allocate(30 << 30) in allocated
     assert len(waited) == 1
     monkeypatch.setattr(devices, "_ROOM_SECONDS", 0.0)
     with pytest.raises(NoRoomError):

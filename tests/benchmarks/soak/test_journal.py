@@ -1,4 +1,4 @@
-"""The journal: what is written is read, whoever wrote it and wherever it was cut off."""
+"""The journal: lines of every writer are read, even after a cut-off line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def test_what_is_finished_is_known_and_not_open(tmp_path: Path) -> None:
     journal.tell(Attempt("a", "over", "variants"))
     journal.tell(Attempt("b", "over", "variants"))
     journal.tell(Attempt("b", "under", "variants"))
-    done = Outcome("a", "variants", "wrong", "1 is not 2", "run a", 1, 0.5, ("a remark",))
-    journal.finish(done)
+    outcome = Outcome("a", "variants", "wrong", "1 is not 2", "run a", 1, 0.5, ("a remark",))
+    journal.finish(outcome)
     record = journal.read()
-    assert list(record.outcomes.values()) == [done]
+    assert list(record.outcomes.values()) == [outcome]
     assert list(record.open.values()) == [Attempt("b", "under", "variants")]
     assert record.known("variants") == {"a", "b"}
 
@@ -37,7 +37,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     text = journal.path.read_bytes()
     journal.path.write_bytes(text + text[: len(text) // 2])
     assert journal.read().known("programs") == {"a"}
-    # Whoever goes on writes behind it.
+    # The next writer appends behind it.
     journal.path.write_bytes(text + text[: len(text) // 2] + b"\n" + text.replace(b'"a"', b'"b"'))
     assert journal.read().known("programs") == {"a", "b"}
 

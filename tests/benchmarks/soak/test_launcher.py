@@ -1,4 +1,4 @@
-"""The process that launches and the watch over it: hangs are named, and end the launching."""
+"""The launching process and its watchdog: hangs are named, and end the launching."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.benchmarks.soak.fake_cases import FakeCase, FakeDevice, NoDevice, no_
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    made = Launcher(FakeDevice, Journal(tmp_path / "journal.jsonl"), limit_seconds=30.0)
-    yield made
-    made.close()
+    process = Launcher(FakeDevice, Journal(tmp_path / "journal.jsonl"), limit_seconds=30.0)
+    yield process
+    process.close()
 
 
 def _batch(folder: Path, cases: Sequence[FakeCase], name: str = "cases") -> Batch:
@@ -33,14 +33,14 @@ def test_what_comes_of_cases(launcher: Launcher, tmp_path: Path) -> None:
         FakeCase("b", ("right", "wrong", "right")),
         FakeCase("c", ("bug",)),
     )
-    found = _run(launcher, tmp_path, *cases)
-    assert [(each.case, each.status, each.num_launches) for each in found] == [
+    outcomes = _run(launcher, tmp_path, *cases)
+    assert [(outcome.case, outcome.status, outcome.num_launches) for outcome in outcomes] == [
         ("a", "right", 2),
         ("b", "wrong", 2),
         ("c", "error", 1),
     ]
-    assert found[0].remarks == ("a remark",)
-    assert (found[1].detail, found[1].command) == ("wrong: 1 is not 2", "run b")
+    assert outcomes[0].remarks == ("a remark",)
+    assert (outcomes[1].detail, outcomes[1].command) == ("wrong: 1 is not 2", "run b")
     assert launcher.device == "a fake device"
     assert launcher.journal.read().known("fake") == {"a", "b", "c"}
 
@@ -49,13 +49,15 @@ def test_a_launch_without_room_is_passed_over_and_counted(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     cases = FakeCase("a", ("right", "large", "large", "right")), FakeCase("b", ("large",))
-    found = _run(launcher, tmp_path, *cases)
-    assert [(each.status, each.num_launches, each.passed_over) for each in found] == [
+    outcomes = _run(launcher, tmp_path, *cases)
+    assert [
+        (outcome.status, outcome.num_launches, outcome.passed_over) for outcome in outcomes
+    ] == [
         ("right", 2, ("large: no room",)),
         ("dropped", 0, ("large: no room",)),
     ]
-    assert found[1].detail == "large: no room"
-    assert list(launcher.journal.read().outcomes.values()) == found
+    assert outcomes[1].detail == "large: no room"
+    assert list(launcher.journal.read().outcomes.values()) == outcomes
 
 
 def test_a_hang_is_named_and_nothing_is_launched_after_it(
@@ -63,11 +65,16 @@ def test_a_hang_is_named_and_nothing_is_launched_after_it(
 ) -> None:
     list(launcher.run(_batch(tmp_path, [FakeCase("first")], "first")))  # it takes its time to start
     launcher.limit_seconds = 1.0
-    found = _run(launcher, tmp_path, FakeCase("a"), FakeCase("b", ("right", "hang")), FakeCase("c"))
-    assert [(each.case, each.status) for each in found] == [("a", "right"), ("b", "hang")]
-    assert found[1].detail == "hang: no end after 1 s"
-    assert found[1].command == "run b"
-    assert launcher.place.hung == found[1]
+    outcomes = _run(
+        launcher, tmp_path, FakeCase("a"), FakeCase("b", ("right", "hang")), FakeCase("c")
+    )
+    assert [(outcome.case, outcome.status) for outcome in outcomes] == [
+        ("a", "right"),
+        ("b", "hang"),
+    ]
+    assert outcomes[1].detail == "hang: no end after 1 s"
+    assert outcomes[1].command == "run b"
+    assert launcher.gpu.hung == outcomes[1]
     assert list(launcher.run(_batch(tmp_path, [FakeCase("d")], "more"))) == []
     record = launcher.journal.read()
     assert record.known("fake") == {"first", "a", "b"}
@@ -79,11 +86,14 @@ def test_a_busy_host_is_no_hang_but_a_device_that_does_not_end_is(
 ) -> None:
     list(launcher.run(_batch(tmp_path, [FakeCase("first")], "first")))
     launcher.limit_seconds = 1.0
-    found = _run(
+    outcomes = _run(
         launcher, tmp_path, FakeCase("a", ("busy host",)), FakeCase("b", ("hang after it",))
     )
-    assert [(each.case, each.status) for each in found] == [("a", "right"), ("b", "hang")]
-    assert found[1].detail == "hang after it: no end after 1 s"
+    assert [(outcome.case, outcome.status) for outcome in outcomes] == [
+        ("a", "right"),
+        ("b", "hang"),
+    ]
+    assert outcomes[1].detail == "hang after it: no end after 1 s"
 
 
 def test_a_launch_is_told_before_it_is_tried(launcher: Launcher, tmp_path: Path) -> None:
@@ -106,14 +116,14 @@ def test_a_launch_is_told_before_it_is_tried(launcher: Launcher, tmp_path: Path)
 def test_a_process_of_no_more_use_is_replaced(
     launcher: Launcher, tmp_path: Path, launch: str, status: str, detail: str
 ) -> None:
-    found = _run(launcher, tmp_path, FakeCase("a"), FakeCase("b", (launch,)), FakeCase("c"))
-    assert [(each.case, each.status) for each in found] == [
+    outcomes = _run(launcher, tmp_path, FakeCase("a"), FakeCase("b", (launch,)), FakeCase("c"))
+    assert [(outcome.case, outcome.status) for outcome in outcomes] == [
         ("a", "right"),
         ("b", status),
         ("c", "right"),
     ]
-    assert found[1].detail == detail
-    assert launcher.place.hung is None
+    assert outcomes[1].detail == detail
+    assert launcher.gpu.hung is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Several launchers: all take part, each GPU is seen by its own, a hang ends what is on its GPU alone."""
+"""Several launchers: all take part, each sees its own GPU, a hang ends only its GPU's launches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.benchmarks.soak.fake_cases import FakeCase, FakeDevice, no_device
 
 
 class NamedDevice(FakeDevice):
-    """A device called after the GPU that its process sees."""
+    """A device named after its process's visible GPU."""
 
     def __init__(self) -> None:
         super().__init__("GPU " + os.environ.get("CUDA_VISIBLE_DEVICES", "of this machine"))
 
 
 class OneKind(FakeDevice):
-    """A device of which there are several."""
+    """A device with several instances."""
 
 
 @contextmanager
@@ -39,23 +39,23 @@ def _opened(folder: Path, *gpus: str, per_gpu: int = 1) -> Iterator[Launchers]:
 
 
 def _launch(launchers: Launchers, folder: Path, *cases: FakeCase) -> list[Outcome]:
-    found: list[Outcome] = []
-    with launchers.launching(4, lambda: False, found.append) as launching:
+    outcomes: list[Outcome] = []
+    with launchers.launching(4, lambda: False, outcomes.append) as launching:
         for case in cases:
             launching.put(write_batch("fake", folder / case.name, [case]))
-    return found
+    return outcomes
 
 
 def test_all_launch_at_a_time_and_each_case_once(tmp_path: Path) -> None:
     with _opened(tmp_path, "0", "1", per_gpu=2) as launchers:
         launchers.open()
         start = time.monotonic()
-        cases = [FakeCase(f"{at}", ("slow", "slow")) for at in range(8)]
-        found = _launch(launchers, tmp_path, *cases)
+        cases = [FakeCase(f"{number}", ("slow", "slow")) for number in range(8)]
+        outcomes = _launch(launchers, tmp_path, *cases)
         assert time.monotonic() - start < 8 * 0.4  # as long as it takes one after the other
-    assert sorted(each.case for each in found) == [f"{at}" for at in range(8)]
-    assert {each.status for each in found} == {"right"}
-    assert all(each.busy_seconds > 0 for each in launchers.each)
+    assert sorted(outcome.case for outcome in outcomes) == [f"{number}" for number in range(8)]
+    assert {outcome.status for outcome in outcomes} == {"right"}
+    assert all(launcher.busy_seconds > 0 for launcher in launchers.each)
     assert not list(tmp_path.glob("[0-9]"))
 
 
@@ -66,7 +66,7 @@ def test_each_gpu_is_seen_by_its_launchers_alone(tmp_path: Path) -> None:
     try:
         launchers.open()
         assert launchers.device == "GPU 3; GPU GPU-1"
-        assert [each.device for each in launchers.each] == ["GPU 3", "GPU GPU-1"] * 2
+        assert [launcher.device for launcher in launchers.each] == ["GPU 3", "GPU GPU-1"] * 2
     finally:
         launchers.close()
     launchers = Launchers(OneKind, journal, 30.0, ("0", "1"))
@@ -80,53 +80,56 @@ def test_each_gpu_is_seen_by_its_launchers_alone(tmp_path: Path) -> None:
 def test_a_hang_ends_what_is_on_its_gpu_and_the_other_goes_on(tmp_path: Path) -> None:
     with _opened(tmp_path, "0", "1") as launchers:
         launchers.open()
-        for each in launchers.each:
-            each.limit_seconds = 2.0
+        for launcher in launchers.each:
+            launcher.limit_seconds = 2.0
         path = tmp_path / "first"
         first = write_batch("fake", path, [FakeCase("a"), FakeCase("b", ("hang",)), FakeCase("c")])
-        found: list[Outcome] = []
-        with launchers.launching(4, lambda: False, found.append) as launching:
+        outcomes: list[Outcome] = []
+        with launchers.launching(4, lambda: False, outcomes.append) as launching:
             launching.put(first)
             deadline = time.monotonic() + 20
             while not launchers.hung and time.monotonic() < deadline:
                 time.sleep(0.05)
-            for at in range(5):
-                launching.put(write_batch("fake", tmp_path / f"{at}", [FakeCase(f"{at}")]))
-    statuses = {each.case: each.status for each in found}
-    # What was left of the first one went to the other GPU.
+            for number in range(5):
+                launching.put(write_batch("fake", tmp_path / f"{number}", [FakeCase(f"{number}")]))
+    statuses = {outcome.case: outcome.status for outcome in outcomes}
+    # The rest of the first one went to the other GPU.
     expected = dict.fromkeys(("a", "c", *map(str, range(5))), "right")
     assert statuses == expected | {"b": "hang"}
-    assert [each.case for each in launchers.hung] == ["b"]
+    assert [outcome.case for outcome in launchers.hung] == ["b"]
     assert not path.exists()
 
 
 def test_what_comes_back_from_a_hang_when_all_else_has_ended_is_launched(tmp_path: Path) -> None:
     with _opened(tmp_path, "0", "1") as launchers:
         launchers.open()
-        for each in launchers.each:
-            each.limit_seconds = 1.0
-        found: list[Outcome] = []
+        for launcher in launchers.each:
+            launcher.limit_seconds = 1.0
+        outcomes: list[Outcome] = []
 
         def say(outcome: Outcome) -> None:
-            found.append(outcome)
+            outcomes.append(outcome)
             if outcome.status == "hang":
                 time.sleep(0.5)  # the other one finds nothing more in the meantime
 
         with launchers.launching(4, lambda: False, say) as launching:
             cases = [FakeCase("b", ("hang",)), FakeCase("c")]
             launching.put(write_batch("fake", tmp_path / "first", cases))
-    assert {each.case: each.status for each in found} == {"b": "hang", "c": "right"}
+    assert {ended.case: ended.status for ended in outcomes} == {"b": "hang", "c": "right"}
 
 
 def test_what_is_under_way_beside_a_hang_has_its_time(tmp_path: Path) -> None:
     with _opened(tmp_path, per_gpu=2) as launchers:
         launchers.open()
-        for each in launchers.each:
-            each.limit_seconds = 1.0
+        for launcher in launchers.each:
+            launcher.limit_seconds = 1.0
         # Each of its launches is within the limit, all of them take longer than the hang.
         long = FakeCase("long", ("slow",) * 12)
-        found = _launch(launchers, tmp_path, long, FakeCase("b", ("hang",)), FakeCase("c"))
-    assert {each.case: each.status for each in found} == {"long": "right", "b": "hang"}
+        outcomes = _launch(launchers, tmp_path, long, FakeCase("b", ("hang",)), FakeCase("c"))
+    assert {outcome.case: outcome.status for outcome in outcomes} == {
+        "long": "right",
+        "b": "hang",
+    }
     assert _read(launchers).open == {}
 
 
@@ -137,29 +140,29 @@ def _read(launchers: Launchers) -> Record:
 def test_nothing_is_begun_when_it_is_late(tmp_path: Path) -> None:
     late = threading.Event()
     with _opened(tmp_path) as launchers:
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
 
         def say(outcome: Outcome) -> None:
-            found.append(outcome)
+            outcomes.append(outcome)
             late.set()
 
         with launchers.launching(1, late.is_set, say) as launching:
             cases = [FakeCase("a"), FakeCase("b")]
             launching.put(write_batch("fake", tmp_path / "ab", cases))
-            for at in range(9):
-                launching.put(Batch("fake", tmp_path / f"{at}", 1))
+            for number in range(9):
+                launching.put(Batch("fake", tmp_path / f"{number}", 1))
             assert launching.is_over
-    assert [each.case for each in found] == ["a"]
+    assert [late_outcome.case for late_outcome in outcomes] == ["a"]
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     launchers = Launchers(no_device, Journal(tmp_path / "journal.jsonl"), 30.0, ("0", "7"))
     with pytest.raises(NoLauncherError, match="^no GPU here$"):
         launchers.open()
-    # One that is missed later ends all.
+    # A launcher missed later ends all.
     with (
         pytest.raises(NoLauncherError, match="^no GPU here$"),
         launchers.launching(1, lambda: False, lambda _: None) as launching,
     ):
-        for at in range(9):
-            launching.put(Batch("fake", tmp_path / f"{at}", 1))
+        for number in range(9):
+            launching.put(Batch("fake", tmp_path / f"{number}", 1))

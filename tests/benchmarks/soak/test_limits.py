@@ -1,4 +1,4 @@
-"""The limit on a worker's time, which is that of its processor."""
+"""The limit on a worker's processor time."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from tests.fuzz.long_programs import FIRST_LONG_SEED
 def test_a_smoke_run_of_programs_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     arguments = ["-o", str(tmp_path), "-j", "1", "--smoke"]
     assert main(["programs", *arguments, "--seeds", "2"]) == 0
-    found = json.loads((tmp_path / "soak.json").read_text())
-    assert found["phases"]["programs"]["right"] == 1
-    assert found["devices"] == ["the emulator"]
+    figures = json.loads((tmp_path / "soak.json").read_text())
+    assert figures["phases"]["programs"]["right"] == 1
+    assert figures["devices"] == ["the emulator"]
     lines = (tmp_path / "journal.jsonl").read_text().splitlines()
     assert main(["programs", *arguments, "--seeds", "2", "7"]) == 0
     more = (tmp_path / "journal.jsonl").read_text().splitlines()[len(lines) :]
@@ -29,11 +29,13 @@ def test_a_smoke_run_of_programs_goes_on(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_what_ended_with_the_soak_fails(tmp_path: Path) -> None:
-    told = {"try": {"case": "program 5", "launch": "(1,)", "phase": "programs"}}
-    (tmp_path / "journal.jsonl").write_text(json.dumps(told) + "\n")
+    attempt = {"try": {"case": "program 5", "launch": "(1,)", "phase": "programs"}}
+    (tmp_path / "journal.jsonl").write_text(json.dumps(attempt) + "\n")
     assert main(["report", "-o", str(tmp_path)]) == 1
-    found = json.loads((tmp_path / "soak.json").read_text())
-    assert [(each["case"], each["status"]) for each in found["failures"]] == [("program 5", "lost")]
+    figures = json.loads((tmp_path / "soak.json").read_text())
+    assert [(failure["case"], failure["status"]) for failure in figures["failures"]] == [
+        ("program 5", "lost")
+    ]
 
 
 @pytest.mark.slow

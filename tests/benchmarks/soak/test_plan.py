@@ -1,4 +1,4 @@
-"""The order of a soak: what is new first, kernels in turn, programs in between."""
+"""The order of a soak: new values first, kernels in turn, programs in between."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_launched_variants_count_for_their_kernels() -> None:
 
 def test_what_is_known_is_not_planned_again() -> None:
     groups = _groups("a")
-    known = {variants.name_of(group, group.subjects[0]) for group in groups[:4]}
-    made = plan.plan_variants("variants", groups, known, {}, 0)
-    jobs = plan.jobs_of([made, plan.plan_programs("programs", range(20), {"program 3"})])
-    assert made.num_cases == 6
-    assert made.kernels == ("few.toml: a",)
+    finished = {variants.name_of(group, group.subjects[0]) for group in groups[:4]}
+    planned = plan.plan_variants("variants", groups, finished, {}, 0)
+    jobs = plan.jobs_of([planned, plan.plan_programs("programs", range(20), {"program 3"})])
+    assert planned.num_cases == 6
+    assert planned.kernels == ("few.toml: a",)
     left = [job.request.content for job in jobs if job.request.phase == "variants"]
-    assert {variants.name_of(group, group.subjects[0]) for group in left}.isdisjoint(known)
+    assert {variants.name_of(group, group.subjects[0]) for group in left}.isdisjoint(finished)
     assert len(left) == 2
     seeds = [s for job in jobs if job.request.phase == "programs" for s in job.request.content]
     assert seeds == [0, 1, 2, *range(4, 20)]
@@ -79,8 +79,8 @@ def test_what_is_known_is_not_planned_again() -> None:
 
 def test_without_counts_the_order_is_kept() -> None:
     groups = _groups("a", "b")
-    made = plan.plan_variants("risky", groups, set())
-    assert [job.request.content for job in plan.jobs_of([made])] == groups
+    planned = plan.plan_variants("risky", groups, set())
+    assert [job.request.content for job in plan.jobs_of([planned])] == groups
 
 
 def test_sequences_are_mixed_evenly() -> None:
@@ -94,8 +94,8 @@ def test_kernels_are_drawn_in_workers_as_they_are_in_one_process() -> None:
     drawn = plan.draw_all(named, Draw(7), 2)
     assert [(g.kernel, [s.label for s in g.subjects]) for g in drawn] == [
         (g.kernel, [s.label for s in g.subjects])
-        for each in named
-        for g in variants.draw(each, Draw(7))
+        for group in named
+        for g in variants.draw(group, Draw(7))
     ]
     assert all(len(s.expanded[0].variants) == 1 for g in drawn for s in g.subjects if s.expanded)
 

@@ -1,4 +1,4 @@
-"""Random programs as cases: right in the emulator, and what they leave elsewhere is told."""
+"""Random programs as cases: right in the emulator, and wrong results are reported."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ kernel @fuzzed(%p0: desc<4x8xfp32>, %p1: desc<4x8xfp32>) {num_warps = 1} {
 
 
 def _cases() -> list[ProgramCase]:
-    made = programs.prepare(_SEEDS, Settings(emulates=True), "programs")
-    assert made.outcomes == []
-    return made.cases
+    prepared = programs.prepare(_SEEDS, Settings(emulates=True), "programs")
+    assert prepared.outcomes == []
+    return prepared.cases
 
 
 def _problems(case: ProgramCase, device: Any) -> list[str]:
@@ -46,7 +46,7 @@ def _problems(case: ProgramCase, device: Any) -> list[str]:
 
 @dataclass
 class _Spoiling:
-    """The emulator, and what a kernel may do wrong after it."""
+    """The emulator, with a fault added after the kernel."""
 
     spoil: Callable[[np.ndarray], None]
 
@@ -57,8 +57,8 @@ class _Spoiling:
             def spoilt(args: Sequence[Any]) -> None:
                 launch(args)
                 written = next(a for a in case.program.arguments if not isinstance(a, Scalar))
-                at = case.passed.index(written.name)
-                self.spoil(args[at])
+                index = case.passed.index(written.name)
+                self.spoil(args[index])
 
             yield spoilt
 
@@ -72,9 +72,9 @@ def test_programs_are_right_in_the_emulator_each_time() -> None:
 
 def test_what_no_launcher_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "of_seed", lambda _seed: parse_program(_RAGGED))
-    made = programs.prepare([0], Settings(emulates=True), "programs")
-    assert made.cases == []
-    (outcome,) = made.outcomes
+    prepared = programs.prepare([0], Settings(emulates=True), "programs")
+    assert prepared.cases == []
+    (outcome,) = prepared.outcomes
     assert outcome.status == "refused"
     assert "rows of 108 bytes, which launchers refuse" in outcome.detail
 
@@ -84,7 +84,7 @@ def test_programs_that_make_tensor_maps_get_scratch_memory(
 ) -> None:
     monkeypatch.setattr(programs, "of_seed", lambda _seed: parse_program(_SCRATCH.read_text()))
     (case,) = programs.prepare([0], Settings(emulates=True), "programs").cases
-    (scratch,) = (each for each in case.passed if isinstance(each, np.ndarray))
+    (scratch,) = (param for param in case.passed if isinstance(param, np.ndarray))
     assert scratch.nbytes == 128 * 3  # a map for each program
     assert _problems(case, Emulator()) == ["", ""]
 

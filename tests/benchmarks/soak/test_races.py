@@ -1,4 +1,4 @@
-"""Which reports of racecheck are set aside: reads of a stage before a copy fills it again, no others."""
+"""Reports of racecheck set aside: only reads of a stage before a copy fills it again."""
 
 from __future__ import annotations
 

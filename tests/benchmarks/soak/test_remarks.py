@@ -34,14 +34,14 @@ def test_texts_are_strings_that_are_no_docstrings_and_no_errors(tmp_path: Path) 
 
 
 def test_texts_are_found_in_remarks() -> None:
-    known = [
+    texts = [
         remarks.Text("a:1", "the loop of * stays: *"),
         remarks.Text("a:2", "it has (no) room"),
         remarks.Text("a:3", "{name} in 2 parts of {size} bytes"),
     ]
     seen = ["k.py:3:5: the loop of x stays: it has (no) room", "k.py:4:5: y in 2 parts of 64 bytes"]
-    assert remarks.never_seen(seen, known) == []
-    assert remarks.never_seen(["k.py:3:5: the loop of x stays"], known) == known
+    assert remarks.never_seen(seen, texts) == []
+    assert remarks.never_seen(["k.py:3:5: the loop of x stays"], texts) == texts
 
 
 def test_remarks_of_a_kind_are_one() -> None:

@@ -25,17 +25,17 @@ def test_counts_of_a_phase() -> None:
         Outcome("d", "programs", "right", num_launches=1),
         planned=5,
     )
-    found = report.figures(record)
-    counts = found["phases"]["variants"]
+    figures = report.figures(record)
+    counts = figures["phases"]["variants"]
     assert (counts["planned"], counts["run"], counts["launches"]) == (5, 2, 8)
     assert (counts["right"], counts["wrong"], counts["dropped"]) == (1, 1, 1)
     assert counts["not_reached"] == 2
-    assert found["phases"]["programs"]["right"] == 1
+    assert figures["phases"]["programs"]["right"] == 1
     assert counts["passed_over"] == 1
-    assert found["passed_over"] == [{"case": "a", "phase": "variants", "launch": "far: no room"}]
-    assert [failure["case"] for failure in found["failures"]] == ["b"]
-    assert json.loads(json.dumps(found)) == found
-    text = report.table(found)
+    assert figures["passed_over"] == [{"case": "a", "phase": "variants", "launch": "far: no room"}]
+    assert [failure["case"] for failure in figures["failures"]] == ["b"]
+    assert json.loads(json.dumps(figures)) == figures
+    text = report.table(figures)
     assert "1 failed:\n  wrong: b\n    1 is not 2\n    run b" in text
     assert "a GPU; 2026-01-31" in text
 
@@ -51,9 +51,9 @@ def test_it_is_green_if_all_was_reached_and_nothing_failed() -> None:
 def test_what_was_tried_and_never_done_is_lost() -> None:
     record = _record(Outcome("a", "variants", "right"))
     record.open["variants", "b"] = Attempt("b", "over", "variants")
-    found = report.with_lost(record).outcomes["variants", "b"]
-    assert (found.status, found.is_failure) == ("lost", True)
-    assert found.detail.startswith("over: ")
+    outcome = report.with_lost(record).outcomes["variants", "b"]
+    assert (outcome.status, outcome.is_failure) == ("lost", True)
+    assert outcome.detail.startswith("over: ")
     assert not report.is_green(report.figures(record))
 
 
@@ -66,9 +66,9 @@ def test_kernels_without_a_launch_are_named() -> None:
     for name in ("few.toml: a sm_90a X=2", "few.toml: c sm_90a"):
         record.take(Outcome(name, "variants", "dropped"))
     record.take(Outcome("program 1", "programs", "right", num_launches=2))
-    found = report.figures(record)
-    assert found["kernels"] == {"planned": 3, "launched": 1, "never": [*kernels[1:]]}
-    text = report.table(found)
+    figures = report.figures(record)
+    assert figures["kernels"] == {"planned": 3, "launched": 1, "never": [*kernels[1:]]}
+    text = report.table(figures)
     assert "variants of 1 of 3 kernels launched\n  no variant of few.toml: b\n" in text
     assert "4 launchers, busy for 30 s in all; 16 workers" in text
 

@@ -1,4 +1,4 @@
-"""Kernels that may hang are told from their PTX."""
+"""Kernels likely to hang are recognised from their PTX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels under compute-sanitizer: the launches that are made, and what is read of a tool's output."""
+"""Kernels under compute-sanitizer: the selected launches, and a tool's parsed output."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_what_a_tool_says_is_kept(tmp_path: Path) -> None:
         "synccheck": _saying("Error: no device", 0),
         "initcheck": _saying(_CLEAN, 0, seconds=60.0),
     }
-    said = run_tools(TOOLS, commands.__getitem__, tmp_path, 10.0)
-    assert [each.is_clean for each in said] == [True, False, False, False]
-    assert [each.status for each in said] == [0, 9, 0, None]
-    assert said[0].summary == "0 errors"
-    assert said[1].summary.startswith("2 hazards displayed")
+    reports = run_tools(TOOLS, commands.__getitem__, tmp_path, 10.0)
+    assert [report.is_clean for report in reports] == [True, False, False, False]
+    assert [report.status for report in reports] == [0, 9, 0, None]
+    assert reports[0].summary == "0 errors"
+    assert reports[1].summary.startswith("2 hazards displayed")
     assert "launched 3" in (tmp_path / "memcheck.txt").read_text()
 
 
@@ -68,8 +68,8 @@ def test_what_a_tool_says_is_kept(tmp_path: Path) -> None:
 def test_warnings_are_no_failure_and_wrong_results_are(
     tmp_path: Path, text: str, status: int, is_clean: bool
 ) -> None:
-    (said,) = run_tools(("racecheck",), lambda _tool: _saying(text, status), tmp_path, 10.0)
-    assert said.is_clean == is_clean
+    (report,) = run_tools(("racecheck",), lambda _tool: _saying(text, status), tmp_path, 10.0)
+    assert report.is_clean == is_clean
 
 
 @pytest.mark.parametrize(("num_unjudged", "is_clean"), [(0, False), (1, True), (2, False)])
@@ -77,8 +77,8 @@ def test_errors_that_racecheck_cannot_judge_are_no_failure(
     tmp_path: Path, num_unjudged: int, is_clean: bool
 ) -> None:
     text = _WARNINGS.replace("(0 errors", "(1 error")
-    (said,) = run_tools(("racecheck",), lambda _tool: _saying(text, 9), tmp_path, 10.0)
-    assert replace(said, num_unjudged=num_unjudged).is_clean == is_clean
+    (report,) = run_tools(("racecheck",), lambda _tool: _saying(text, 9), tmp_path, 10.0)
+    assert replace(report, num_unjudged=num_unjudged).is_clean == is_clean
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Which variants are taken, and that one interpretation serves all configs of a kernel."""
+"""Selection of variants, and one interpretation for all configs of a kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _subjects() -> list[Subject]:
 def test_a_sample_has_whole_groups_and_no_more_than_asked_for() -> None:
     subjects = _subjects()
     assert len(subjects) == 12
-    everything = variants.sample(subjects, 12, random.Random(0))
-    assert [len(group) for group in everything] == [4, 4, 4]
+    whole_sample = variants.sample(subjects, 12, random.Random(0))
+    assert [len(group) for group in whole_sample] == [4, 4, 4]
     few = variants.sample(subjects, 5, random.Random(0), per_group=3)
     assert [len(group) for group in few] == [3, 2]
     for group in few:
@@ -35,20 +35,20 @@ def test_a_sample_has_whole_groups_and_no_more_than_asked_for() -> None:
 
 def test_configs_share_references_and_cases_are_right_in_the_emulator() -> None:
     group = Group("few.toml", tuple(variants.sample(_subjects(), 4, random.Random(0))[0]))
-    made = variants.prepare(group, Settings(emulates=True, repeats=1), "variants")
-    assert made.outcomes == []
-    assert [case.subject.values["num_stages"] for case in made.cases] == [3, 3, 1, 1]
-    first, *others = made.cases
+    prepared = variants.prepare(group, Settings(emulates=True, repeats=1), "variants")
+    assert prepared.outcomes == []
+    assert [case.subject.values["num_stages"] for case in prepared.cases] == [3, 3, 1, 1]
+    first, *later_cases = prepared.cases
     assert len(first.members[0].references) > 3
-    for case in others:
+    for case in later_cases:
         assert case.members[0].references is first.members[0].references
     assert _problems(first) == []
 
 
 def test_a_result_that_differs_is_told() -> None:
     group = Group("few.toml", tuple(_subjects()[:2]))
-    made = variants.prepare(group, Settings(emulates=True, repeats=1), "variants")
-    case = made.cases[0]
+    prepared = variants.prepare(group, Settings(emulates=True, repeats=1), "variants")
+    case = prepared.cases[0]
     names: set[str] = set()
     for reference in case.members[0].references:
         written = reference.buffer("out_ptr")
@@ -62,7 +62,7 @@ def test_a_result_that_differs_is_told() -> None:
 
 def _problems(case: VariantCase) -> list[str]:
     with case.opened(Emulator()) as launches:
-        return [found for _, attempt in launches if (found := attempt())]
+        return [problem for _, attempt in launches if (problem := attempt())]
 
 
 def test_every_manifest_is_there() -> None:
