@@ -49,10 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Return what builds archives, or with --built finds those that are there."""
-    kept = request.config.getoption("--built")
+    given_folder = request.config.getoption("--built")
 
     def get(name: str, build: Callable[[Path], None]) -> Path:
-        folder = Path(kept) if kept else tmp_path_factory.mktemp(name)
+        folder = Path(given_folder) if given_folder else tmp_path_factory.mktemp(name)
         return find_or_build(folder, name, build)
 
     return get

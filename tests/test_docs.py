@@ -41,28 +41,28 @@ def _prose(text: str) -> str:
 
 def anchors(text: str) -> set[str]:
     """Return the anchors that a forge makes of a page's headings."""
-    found: set[str] = set()
+    slugs: set[str] = set()
     for heading in re.findall(r"(?m)^#+ +(.*?) *$", _prose(text)):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
         number = 0
-        while (anchor := f"{slug}-{number}" if number else slug) in found:
+        while (anchor := f"{slug}-{number}" if number else slug) in slugs:
             number += 1
-        found.add(anchor)
-    return found
+        slugs.add(anchor)
+    return slugs
 
 
 def links(page: Path) -> list[tuple[str, Path, str]]:
     """Return each relative link of a page as written, as a file, and its anchor."""
-    found: list[tuple[str, Path, str]] = []
+    targets: list[tuple[str, Path, str]] = []
     text = re.sub(
         r"`[^`\n]*`", "", _prose(page.read_text())
     )  # calls after a subscript are no links
     for target in _LINK.findall(text):
         if not re.match(r"[a-z]+:", target):
             path, _, anchor = target.partition("#")
-            found.append((target, (page.parent / path).resolve() if path else page, anchor))
-    return found
+            targets.append((target, (page.parent / path).resolve() if path else page, anchor))
+    return targets
 
 
 def paths_named(text: str) -> list[str]:

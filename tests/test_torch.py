@@ -141,8 +141,8 @@ def library(request: pytest.FixtureRequest) -> HostLibrary:
 
 @pytest.fixture
 def ops(library: HostLibrary) -> Iterator[Operators]:
-    found = register(library, device_type="cpu")  # pyright: ignore[reportArgumentType]
-    yield found
+    operators = register(library, device_type="cpu")  # pyright: ignore[reportArgumentType]
+    yield operators
     if HAS_TORCH:
         torch._dynamo.reset()
 
@@ -177,9 +177,9 @@ def test_compiled_functions_have_operators(
     compiled = torch.compile(scaled, backend="aot_eager", fullgraph=True, dynamic=is_dynamic)
     for count in (37, 64):
         x, bias = torch.randn(count), torch.randn(count)
-        for given in (bias, None):
-            got = compiled(ops, x, given, TWICE=False)
-            torch.testing.assert_close(got, expected(x, given, is_twice=False))
+        for bias_argument in (bias, None):
+            actual = compiled(ops, x, bias_argument, TWICE=False)
+            torch.testing.assert_close(actual, expected(x, bias_argument, is_twice=False))
     assert len(library.kernel.launched) == 4
     assert not library.kernel.direct
 

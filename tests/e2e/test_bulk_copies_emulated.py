@@ -33,9 +33,9 @@ def rows_kernel(folder: Path, case: Rows, num_stages: int = 3, **options: Any) -
 
 def check_rows(kernel: PtxKernel, case: Rows, n: int, seed: int) -> None:
     """Run a kernel on rows of `n` elements and compare."""
-    made = case.arguments(n)
-    launch(kernel, (NUM_ROWS,), made, seed=seed)
-    np.testing.assert_array_equal(made["out_ptr"], case.expected(made), f"{n}, seed {seed}")
+    args = case.arguments(n)
+    launch(kernel, (NUM_ROWS,), args, seed=seed)
+    np.testing.assert_array_equal(args["out_ptr"], case.expected(args), f"{n}, seed {seed}")
 
 
 @pytest.mark.parametrize("case", COPIED.values(), ids=COPIED)
@@ -82,10 +82,10 @@ def test_every_way_to_reduce_into_a_run(tmp_path: Path, case: Stored) -> None:
     assert REDUCTION in kernel.ptx
     assert assemble(kernel.ptx, TARGETS["sm_90a"]).warnings == ()
     for n in (16, case.block - 16, 3 * case.block + 16):
-        made = case.arguments(n)
-        expected = case.expected(made)
-        launch(kernel, (NUM_ROWS,), made)
-        np.testing.assert_array_equal(made["out_ptr"], expected)
+        args = case.arguments(n)
+        expected = case.expected(args)
+        launch(kernel, (NUM_ROWS,), args)
+        np.testing.assert_array_equal(args["out_ptr"], expected)
 
 
 @pytest.mark.parametrize("case", STORED.values(), ids=STORED)
@@ -99,10 +99,10 @@ def test_every_way_to_store_a_run(
     assert STORE in kernel.ptx
     unit = case.block if case is STORED["whole"] else 1
     for seed, length in enumerate(lengths(case.block)):
-        made = case.arguments(length - length % unit, m=1)
-        expected = case.expected(made)
-        launch(kernel, (NUM_ROWS,), made, seed=seed)
-        np.testing.assert_array_equal(made["out_ptr"], expected, f"{length}, seed {seed}")
+        args = case.arguments(length - length % unit, m=1)
+        expected = case.expected(args)
+        launch(kernel, (NUM_ROWS,), args, seed=seed)
+        np.testing.assert_array_equal(args["out_ptr"], expected, f"{length}, seed {seed}")
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
@@ -114,10 +114,10 @@ def test_stores_of_few_and_many_warps(tmp_path: Path, num_warps: int, target: st
     assert STORE in kernel.ptx
     assert assemble(kernel.ptx, TARGETS[target]).warnings == ()
     for seed in SEEDS:
-        made = case.arguments(7 * case.block + 32)
-        expected = case.expected(made)
-        launch(kernel, (NUM_ROWS,), made, seed=seed)
-        np.testing.assert_array_equal(made["out_ptr"], expected)
+        args = case.arguments(7 * case.block + 32)
+        expected = case.expected(args)
+        launch(kernel, (NUM_ROWS,), args, seed=seed)
+        np.testing.assert_array_equal(args["out_ptr"], expected)
 
 
 SOFTMAX = """def k(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
@@ -162,7 +162,7 @@ def test_nothing_beyond_a_row_is_read(tmp_path: Path) -> None:
     case = Rows(MASKED.format("0.0"))
     kernel = rows_kernel(tmp_path, case)
     for n in (16, case.block - 16, 2 * case.block + 16):
-        made = case.arguments(n)
-        made["x_ptr"] = np.ascontiguousarray(made["x_ptr"][:, :n])
-        launch(kernel, (NUM_ROWS,), {**made, "stride": n})
-        np.testing.assert_array_equal(made["out_ptr"], case.expected(made))
+        args = case.arguments(n)
+        args["x_ptr"] = np.ascontiguousarray(args["x_ptr"][:, :n])
+        launch(kernel, (NUM_ROWS,), {**args, "stride": n})
+        np.testing.assert_array_equal(args["out_ptr"], case.expected(args))

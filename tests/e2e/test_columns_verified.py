@@ -119,15 +119,15 @@ def test_it_computes_what_its_source_says(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     (tmp_path / "kernels.py").write_text(SOURCE)
     (tmp_path / "kernels.toml").write_text(case.manifest())
-    made: list[PtxKernel] = []
+    kernels: list[PtxKernel] = []
 
     def compiler(request: CompileRequest) -> PtxKernel:
-        made.append(compile_ptx(request))
-        return made[-1]
+        kernels.append(compile_ptx(request))
+        return kernels[-1]
 
     (subject,) = subjects_of_manifest(load(str(tmp_path / "kernels.toml")))
     result = verify_variant(subject, VerifyOptions(seed=1), compiler=compiler)
     assert result.status == "verified", [finding.detail for finding in result.launches]
     multiplied = 48 if case.element == "i8" else case.columns
-    assert (f".m64n{multiplied}k" in made[0].ptx) == (case.config != "num_warps = 2")
-    assert (f".m64n{case.bn}k" in made[0].ptx) == (case.columns == case.bn)
+    assert (f".m64n{multiplied}k" in kernels[0].ptx) == (case.config != "num_warps = 2")
+    assert (f".m64n{case.bn}k" in kernels[0].ptx) == (case.columns == case.bn)

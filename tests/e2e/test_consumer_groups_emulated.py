@@ -28,9 +28,9 @@ BLOCK = (64, 32, 32)
 
 def _num_warps(kernel: PtxKernel) -> int:
     """Return how many warps a launch has, of all groups and those that load."""
-    found = re.search(r"\.reqntid (\d+)", kernel.ptx)
-    assert found is not None
-    return int(found[1]) // 32
+    match = re.search(r"\.reqntid (\d+)", kernel.ptx)
+    assert match is not None
+    return int(match[1]) // 32
 
 
 def _exact(array: np.ndarray) -> np.ndarray:
@@ -334,17 +334,21 @@ def _metadata(folder: Path, block: tuple[int, int, int], **config: Any) -> Metad
 def test_a_launch_has_the_threads_of_all_groups(
     tmp_path: Path, groups: int, num_stages: int
 ) -> None:
-    made = _metadata(tmp_path, (128, 128, 64), num_stages=num_stages, num_consumer_groups=groups)
-    assert made.ptxas_warnings == ()
-    assert made.spill_bytes == 0
-    assert made.num_threads == 32 * (4 * groups + 4)
-    taken = [remark for remark in made.remarks if "registers for a consumer thread" in remark]
-    assert len(taken) == (groups > 1)
+    metadata = _metadata(
+        tmp_path, (128, 128, 64), num_stages=num_stages, num_consumer_groups=groups
+    )
+    assert metadata.ptxas_warnings == ()
+    assert metadata.spill_bytes == 0
+    assert metadata.num_threads == 32 * (4 * groups + 4)
+    register_remarks = [
+        remark for remark in metadata.remarks if "registers for a consumer thread" in remark
+    ]
+    assert len(register_remarks) == (groups > 1)
 
 
 def test_what_is_too_large_for_two_groups_has_one(tmp_path: Path) -> None:
     """Rings take what there is, but for one buffer of results."""
-    made = _metadata(tmp_path, (128, 128, 32), num_stages=13, num_consumer_groups=2)
-    assert made.num_threads == 32 * (4 * 1 + 4)
+    metadata = _metadata(tmp_path, (128, 128, 32), num_stages=13, num_consumer_groups=2)
+    assert metadata.num_threads == 32 * (4 * 1 + 4)
     reason = "one consumer group, not 2: with 2 the kernel needs"
-    assert any(reason in remark for remark in made.remarks)
+    assert any(reason in remark for remark in metadata.remarks)

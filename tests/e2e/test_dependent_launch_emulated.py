@@ -153,12 +153,12 @@ def test_loads_stay_on_their_side(
     path = tmp_path / "kernel.py"
     path.write_text(PRELUDE + SOURCES[name], encoding="utf-8")
     request = CompileRequest(str(path), "k", SIGNATURE, (), target, Config(1))
-    made = compile_kernel(request, keep_asm=True)
-    expected = _interpreted(made.asm["tile"])
-    assert (_interpreted(made.asm["gpu"]) == expected).all()
+    kernel = compile_kernel(request, keep_asm=True)
+    expected = _interpreted(kernel.asm["tile"])
+    assert (_interpreted(kernel.asm["gpu"]) == expected).all()
     for seed in (0, 1):
-        shared_bytes = made.metadata.shared_bytes
-        left = _emulated(monkeypatch, made.asm["ptx"], shared_bytes, seed=seed)
+        shared_bytes = kernel.metadata.shared_bytes
+        left = _emulated(monkeypatch, kernel.asm["ptx"], shared_bytes, seed=seed)
         assert (left == expected).all()
 
 
@@ -177,8 +177,8 @@ def test_a_wait_in_the_wrong_place_would_show(
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(PRELUDE + SOURCES[name], encoding="utf-8")
-    made = compile_kernel(CompileRequest(str(path), "k", SIGNATURE, (), "sm_90a"), keep_asm=True)
-    text = made.asm["tile"]
+    kernel = compile_kernel(CompileRequest(str(path), "k", SIGNATURE, (), "sm_90a"), keep_asm=True)
+    text = kernel.asm["tile"]
     assert (_interpreted(change(text)) != _interpreted(text)).any()
 
 

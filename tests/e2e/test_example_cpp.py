@@ -46,12 +46,12 @@ int main() {
 
 def run(command: list[str | Path], *, expect: int = 0, **environment: str) -> str:
     """Run a command and return what it printed."""
-    done = subprocess.run(
+    process = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=False,
         timeout=600, env={**os.environ, **environment},
     )  # fmt: skip
-    text = done.stdout + done.stderr
-    assert done.returncode == expect, f"{command[0]} exited with {done.returncode}:\n{text}"
+    text = process.stdout + process.stderr
+    assert process.returncode == expect, f"{command[0]} exited with {process.returncode}:\n{text}"
     return text
 
 
@@ -101,12 +101,12 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
         "size_t ZSTD_decompressDCtx(ZSTD_DCtx *, void *, size_t, const void *, size_t);\n"
     )
     driver = fake_gpu.build(root / "lib64")
-    made = Toolkit(root, zstd, libzstd)
+    kit = Toolkit(root, zstd, libzstd)
     shared = [CC, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    headers = [*made.includes, f"-I{fake_gpu.TESTS / 'fake_cuda'}"]
+    headers = [*kit.includes, f"-I{fake_gpu.TESTS / 'fake_cuda'}"]
     source = Path(__file__).parent / "fake_cudart.c"
-    run([*shared, *headers, source, driver, "-Wl,-rpath,$ORIGIN", "-o", made.library])
-    return made
+    run([*shared, *headers, source, driver, "-Wl,-rpath,$ORIGIN", "-o", kit.library])
+    return kit
 
 
 @pytest.fixture(scope="module")
@@ -237,8 +237,8 @@ def readme_block(language: str, containing: str) -> str:
     blocks = re.findall(
         rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
-    (found,) = (block for block in blocks if containing in block)
-    return found
+    (example,) = (block for block in blocks if containing in block)
+    return example
 
 
 def test_quickstart(tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path]) -> None:

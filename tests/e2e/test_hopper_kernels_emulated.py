@@ -38,7 +38,10 @@ def _check(case: HopperCase, build: int, kernel: PtxKernel, launch: Launch, seed
 
 @pytest.mark.parametrize(
     ("case", "num_warps"),
-    [pytest.param(case, 4 << at % 2, id=case.name) for at, case in enumerate(CASES.values())],
+    [
+        pytest.param(case, 4 << number % 2, id=case.name)
+        for number, case in enumerate(CASES.values())
+    ],
 )
 def test_against_reference(case: HopperCase, num_warps: int) -> None:
     build, dtype = len(case.builds) - 1, case.dtypes[0]

@@ -35,9 +35,9 @@ def _translated(
 ) -> Kernel:
     constants = constants_of(case.builds[build])
     signature = case.types(dtype, constants, launch)
-    made = translate(case.path, case.function, signature, constants, target=target).kernel
-    verify(made)
-    return made
+    kernel = translate(case.path, case.function, signature, constants, target=target).kernel
+    verify(kernel)
+    return kernel
 
 
 def _run(case: HopperCase, kernel: Kernel, launch: Launch, build: int, **options: bool) -> None:

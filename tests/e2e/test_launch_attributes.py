@@ -101,7 +101,7 @@ def clusters(built: Built) -> Path:
         kernel = Kernel(
             "count_ctas",
             hashlib.sha256(COUNT_CTAS.encode()).digest(),
-            tuple(_variant(count, at) for at, count in enumerate(SIZES)),
+            tuple(_variant(count, number) for number, count in enumerate(SIZES)),
             (Param("out", "pointer", "i32"),),
             configs=tuple((("num_ctas", count),) for count in SIZES),
         )
@@ -131,15 +131,15 @@ def overlap(built: Built) -> Path:
 
 
 def test_an_archive_keeps_clusters(clusters: Path) -> None:
-    found = archive.read(clusters)
-    assert [variant.cluster[0] for variant in found.kernels[0].variants] == list(SIZES)
-    shapes = [row.cells[COLUMNS.index("cluster")] for row in rows(found.kernels[0])]
+    contents = archive.read(clusters)
+    assert [variant.cluster[0] for variant in contents.kernels[0].variants] == list(SIZES)
+    shapes = [row.cells[COLUMNS.index("cluster")] for row in rows(contents.kernels[0])]
     assert shapes == ["", "2x1x1", "4x1x1", "8x1x1"]
 
 
 def test_an_archive_keeps_who_waits(overlap: Path) -> None:
-    found = {kernel.name: kernel for kernel in archive.read(overlap).kernels}
-    waits = {name: kernel.variants[0].waits_pdl for name, kernel in found.items()}
+    kernels = {kernel.name: kernel for kernel in archive.read(overlap).kernels}
+    waits = {name: kernel.variants[0].waits_pdl for name, kernel in kernels.items()}
     assert waits == {"slow": True, "reader": True, "careless": False}
 
 

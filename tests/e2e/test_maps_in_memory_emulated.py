@@ -60,25 +60,27 @@ class _Groups:
             self.expected.append(a.astype(np.float32) @ b.astype(np.float32).T)
 
     def check(self) -> None:
-        for found, expected in zip(self.results, self.expected, strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for actual, expected in zip(self.results, self.expected, strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
     def described(self) -> Iterator[list[tuple[np.ndarray, tuple[int, int]]]]:
         """Yield the tensors of each array of maps, with their blocks."""
         yield list(zip(self.operands, BLOCKS * len(SHAPES), strict=True))
-        yield [(each, RESULT_BLOCK) for each in self.results]
+        yield [(tensor, RESULT_BLOCK) for tensor in self.results]
 
 
 @pytest.mark.parametrize(("target", "num_ctas"), [("sm_90a", 1), ("sm_90a", 2), ("sm_120a", 1)])
 def test_grouped_products(tmp_path: Path, target: str, num_ctas: int) -> None:
-    made = compile_ptx(replace(_request(tmp_path, target=target), config=Config(num_ctas=num_ctas)))
+    kernel = compile_ptx(
+        replace(_request(tmp_path, target=target), config=Config(num_ctas=num_ctas))
+    )
     groups = _Groups()
     emulate(
-        made.ptx,
+        kernel.ptx,
         (2 * num_ctas, 2, len(SHAPES)),
         [*_tables(groups), groups.depths],
         kernel="k",
-        shared_bytes=made.shared_bytes,
+        shared_bytes=kernel.shared_bytes,
         seed=1,
     )
     groups.check()
@@ -101,8 +103,8 @@ def _tables(groups: _Groups) -> list[TensorTable]:
     return [
         TensorTable(
             tuple(
-                TensorArgument(each, (rows, min(columns, 128 // each.itemsize)), 128)
-                for each, (rows, columns) in described
+                TensorArgument(array, (rows, min(columns, 128 // array.itemsize)), 128)
+                for array, (rows, columns) in described
             )
         )
         for described in groups.described()
@@ -113,11 +115,11 @@ def _interpreter(text: str, groups: _Groups) -> Interpreter:
     memory, args = Memory(), list[np.ndarray]()
     for number, described in enumerate(groups.described()):
         maps = b""
-        for index, (each, block) in enumerate(described):
-            kind = "bf16" if each.itemsize == 2 else "f32"
-            address = memory.add(f"tensor {number}.{index}", each)
-            place = kind, address, each.shape[::-1], (each.strides[0],)
-            maps += TensorMap(*place, block[::-1], swizzle=3).pack()
+        for index, (array, block) in enumerate(described):
+            kind = "bf16" if array.itemsize == 2 else "f32"
+            address = memory.add(f"tensor {number}.{index}", array)
+            layout = kind, address, array.shape[::-1], (array.strides[0],)
+            maps += TensorMap(*layout, block[::-1], swizzle=3).pack()
         args.append(np.frombuffer(maps, np.uint8 if number else np.int8).copy())
     return Interpreter(parse_kernel(text), [*args, groups.depths], memory=memory)
 

@@ -178,5 +178,5 @@ def test_extremes_of_floats_of_both_signs(tmp_path: Path, name: str, kind: str) 
     combine = np.maximum if name == "max" else np.minimum
     assert (out == combine.reduce([start, *x])).all()
     # Each program found the start, or what others had left.
-    found = combine(old, start)
-    assert (found == old).all()
+    extreme = combine(old, start)
+    assert (extreme == old).all()

@@ -38,7 +38,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(archive: Path, driver: Path, gpus: int, *, expect: int, **environment: str) -> str:
     """Run the example on so many GPUs and return what it printed."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, EXAMPLE / "multi_gpu.py", archive, "--launches", "2000", "--batches", "2"],
         capture_output=True, text=True, check=False, timeout=120,
         env={
@@ -49,10 +49,10 @@ def run(archive: Path, driver: Path, gpus: int, *, expect: int, **environment: s
             **environment,
         },
     )  # fmt: skip
-    assert done.returncode == expect, done.stdout + done.stderr
+    assert process.returncode == expect, process.stdout + process.stderr
     verdict = r"launches: \d+, live libraries: 0, violation: none\n"
-    assert re.fullmatch(verdict, done.stderr), done.stderr
-    return done.stdout
+    assert re.fullmatch(verdict, process.stderr), process.stderr
+    return process.stdout
 
 
 def verdicts(text: str, word: str) -> dict[str, str]:

@@ -431,7 +431,9 @@ assert ".entry rmsnorm_kernel(" in kernel.asm["ptx"]
 def test_the_page_on_compile_names_every_argument() -> None:
     page = (_ROOT / "docs" / "reference" / "compile.md").read_text()
     parameters = inspect.signature(aotc.compile).parameters.values()
-    arguments = [each.name for each in parameters if each.kind != each.VAR_KEYWORD]
+    arguments = [
+        parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD
+    ]
     assert [name for name in (*arguments, *CONFIG_KEYS) if f"`{name}`" not in page] == []
 
 

@@ -92,8 +92,8 @@ def check_pointed(
     rows, columns, parts = (*grid, 1, 1)[:3]
     m, n = rows * ROWS - 3, columns * COLUMNS - 8
     a, b = (
-        np.random.default_rng(seed + at).integers(-9, 9, shape).astype(DTYPES["bf16"])
-        for at, shape in enumerate(((parts, m, 256), (depth, columns * COLUMNS)))
+        np.random.default_rng(seed + number).integers(-9, 9, shape).astype(DTYPES["bf16"])
+        for number, shape in enumerate(((parts, m, 256), (depth, columns * COLUMNS)))
     )
     c = np.full((parts, m, n), np.nan, np.float32)
     expected = a[..., :depth].astype(np.float64) @ b[:depth, :n].astype(np.float64)

@@ -28,8 +28,8 @@ def test_each_box_is_one_instruction_ahead_of_the_wait(tmp_path: Path) -> None:
 
 def test_without_tensor_copies_there_is_none(tmp_path: Path) -> None:
     plain, early = (
-        compiled(tmp_path, SOURCE, SIGNATURE, {"EARLY": each}, target="sm_80").ptx
-        for each in (False, True)
+        compiled(tmp_path, SOURCE, SIGNATURE, {"EARLY": is_early}, target="sm_80").ptx
+        for is_early in (False, True)
     )
     assert plain == early
     assert "prefetch" not in early

@@ -59,14 +59,14 @@ def test_lines_are_those_of_the_source(
     path.write_text(SOURCE)
     signature, constants = {"x_ptr": dtype, "n": "i32"}, {"ROWS": rows}
     x = np.arange(4 * rows).astype(TYPES[dtype])
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         f"{path}:show",
         signature=signature,
         constants=constants,
         target=target,
         num_warps=num_warps,
     )
-    printed = emulate(made.asm["ptx"], (2, 3, 1), [x.copy(), 3]).printed
+    printed = emulate(compiled_kernel.asm["ptx"], (2, 3, 1), [x.copy(), 3]).printed
     kernel = translate(str(path), "show", signature, constants).kernel
     interpreter = Interpreter(kernel, [x.copy(), 3])
     interpreter.run((2, 3, 1))

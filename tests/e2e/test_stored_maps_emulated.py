@@ -34,8 +34,8 @@ def _stored(
 ) -> list[bytes]:
     """Return the maps that two programs store."""
     rank = len(block)
-    load, given = ("[H, W]", "[h, w]") if rank == 2 else ("[W]", "[w]")
-    source = _CREATE.format(rank=rank, load=load, sizes=given)
+    load, size_names = ("[H, W]", "[h, w]") if rank == 2 else ("[W]", "[w]")
+    source = _CREATE.format(rank=rank, load=load, sizes=size_names)
     signature = {"p": f"*{dtype}:16", "maps": "*i8:16", "h": "i32", "w": "i32"}
     constants = {"H": block[0], "W": block[-1]}
     kernel = compiled(folder, source, signature, constants, num_warps=num_warps)

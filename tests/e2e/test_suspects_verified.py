@@ -25,10 +25,12 @@ SUSPECTS = [
 
 def _subject(words: str) -> Subject:
     kernel, *rest = words.split()
-    (found,) = (
-        each for each in load_subjects(str(RISKY), [kernel]) if set(rest) <= set(each.label.split())
+    (subject,) = (
+        candidate
+        for candidate in load_subjects(str(RISKY), [kernel])
+        if set(rest) <= set(candidate.label.split())
     )
-    return found
+    return subject
 
 
 @pytest.mark.parametrize("words", SUSPECTS)

@@ -232,13 +232,13 @@ def test_accumulators_are_stored_without_bank_conflicts(
     a, b = (np.sign(tensor((size, 64), "bf16", seed=size)) for size in (m, n))
     c = like(tensor((m, n), dtype))
     values = {"a": a, "b": b, "c": c, "M": m, "N": n, "K": 64}
-    done = launch(kernel, (3,), values, count_conflicts=True, seed=num_warps)
+    emulation = launch(kernel, (3,), values, count_conflicts=True, seed=num_warps)
     expected = a.astype(np.float32) @ b.astype(np.float32).T
     np.testing.assert_array_equal(c, expected.astype(DTYPES[dtype]))
     lines = kernel.ptx.splitlines()
     stores = {
         line: count
-        for line, count in done.conflicts.items()
+        for line, count in emulation.conflicts.items()
         if re.search(r"st\.shared|stmatrix", lines[line - 1])
     }
     assert stores

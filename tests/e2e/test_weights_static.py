@@ -21,11 +21,11 @@ def test_weights_and_scales_are_loaded_as_words_and_stay_in_their_threads(
     name: str, build: int
 ) -> None:
     case, dtype = CASES[name], "bf16"
-    made = case.make(
+    launch = case.make(
         np.random.default_rng(0), scalar_of(dtype), case.shapes[-1], case.builds[build]
     )
     constants = constants_of(case.builds[build])
-    signature = tuple(case.types(dtype, constants, made).items())
+    signature = tuple(case.types(dtype, constants, launch).items())
     request = request_of(
         case.path, case.function, signature, tuple(constants.items()), "sm_90a", num_warps=4
     )

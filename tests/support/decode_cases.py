@@ -41,8 +41,10 @@ def translated(
         name: argument_type.parse(text, tuple(types)).concrete(types, constants)
         for name, text in signature.items()
     }
-    taken = {name: value for name, value in constants.items() if name != "ROWS"}
-    kernel = translate(str(KERNELS / file), function, concrete, taken, target="sm_90a").kernel
+    kernel_constants = {name: value for name, value in constants.items() if name != "ROWS"}
+    kernel = translate(
+        str(KERNELS / file), function, concrete, kernel_constants, target="sm_90a"
+    ).kernel
     verify(kernel)
     return kernel
 
@@ -84,9 +86,9 @@ def paged_cache(
     keys, values = (normal(rng, (n_pages, n_kv_heads, page, of), scalar) for of in features)
     for sequence, length in enumerate(lengths):
         for i, number in enumerate(table[sequence]):
-            behind = max(0, min(page, length - i * page))
+            n_tokens = max(0, min(page, length - i * page))
             for tokens in (keys, values):
-                tokens[number, :, behind:] = np.float32(BEHIND)
+                tokens[number, :, n_tokens:] = np.float32(BEHIND)
     return PagedCache(keys, values, table.astype(np.int32), np.array(lengths, np.int32))
 
 
@@ -100,17 +102,22 @@ def decoded(
 ) -> Expected:
     """Return what (batch, heads, features) queries must get, rounded to bf16."""
     values, errors = [], []
-    ones = np.ones(cache.keys.shape[1])
-    k_scale, v_scale = (ones if each is None else wide(each) for each in (k_scale, v_scale))
+    unit_scales = np.ones(cache.keys.shape[1])
+    k_scale, v_scale = (
+        unit_scales if scale_of_heads is None else wide(scale_of_heads)
+        for scale_of_heads in (k_scale, v_scale)
+    )
     for sequence in range(len(q)):
         group = q.shape[1] // cache.keys.shape[1]
         keys = wide(cache.of_sequence(cache.keys, sequence)) * k_scale[:, None, None]
-        held = wide(cache.of_sequence(cache.values, sequence)) * v_scale[:, None, None]
-        keys, held = (np.repeat(each, group, axis=0) for each in (keys, held))
+        cached_values = wide(cache.of_sequence(cache.values, sequence)) * v_scale[:, None, None]
+        keys, cached_values = (
+            np.repeat(scale_of_heads, group, axis=0) for scale_of_heads in (keys, cached_values)
+        )
         seen = np.ones((1, keys.shape[1]), np.bool_)
-        made = attend(q[sequence][:, None], keys, held, seen, scale, BF16)
-        values.append(made.value[:, 0])
-        errors.append(made.error[:, 0])
+        output = attend(q[sequence][:, None], keys, cached_values, seen, scale, BF16)
+        values.append(output.value[:, 0])
+        errors.append(output.error[:, 0])
     value, error = np.stack(values), np.stack(errors)
     from tests.support.references import within
 

@@ -85,9 +85,9 @@ def lowered(
     request = request_of(
         *(str(path), "k", tuple(signature.items()), (), "sm_90a"), num_warps=num_warps, **options
     )
-    made = compile_kernel(request, keep_asm=True)
-    assert not made.metadata.ptxas_warnings
-    return made.asm["gpu"], "\n".join(made.metadata.remarks)
+    kernel = compile_kernel(request, keep_asm=True)
+    assert not kernel.metadata.ptxas_warnings
+    return kernel.asm["gpu"], "\n".join(kernel.metadata.remarks)
 
 
 def is_persistent(kernel: PtxKernel) -> bool:

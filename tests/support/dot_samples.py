@@ -48,7 +48,7 @@ def sample_products(s: Sampler) -> list[Value]:
         s.add(gpu.SharedAlloc(FP16, shape, nvmma_shared(shape, 16, 32), 1024)).out
         for shape in shapes[:2]
     )
-    held, summed = (
+    fragment, summed = (
         s.add(arith.Constant(0.5, TileType(element, shape, layout))).out
         for element, shape, layout in (
             (FP16, shapes[0], wgmma_operand_a(shapes[0], groups, 16)),
@@ -57,4 +57,4 @@ def sample_products(s: Sampler) -> list[Value]:
     )
     first = s.add(wgmma.Wgmma(a, b, summed, s.flag, "ieee")).out
     part = s.add(wgmma.Wgmma(a, b, summed, num_columns=24)).out
-    return [first, part, s.add(wgmma.Wgmma(held, b, first, start_k=0, size_k=16)).out]
+    return [first, part, s.add(wgmma.Wgmma(fragment, b, first, start_k=0, size_k=16)).out]

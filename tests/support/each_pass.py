@@ -41,10 +41,10 @@ def check_each_pass(
             has_barriers = name == BARRIERS_COME_WITH
         if passes is not None and name not in passes:
             return
-        for number, (want, got) in enumerate(
+        for number, (want, actual_array) in enumerate(
             zip(expected, outputs(current, has_barriers), strict=True)
         ):
-            wrong = np.flatnonzero(_bytes(want) != _bytes(got))[:5]
+            wrong = np.flatnonzero(_bytes(want) != _bytes(actual_array))[:5]
             if wrong.size:
                 pytest.fail(
                     f"after {name}: array {number} differs at bytes {wrong}\n{print_kernel(current)}"

@@ -216,9 +216,9 @@ def _specialize(s: Sampler) -> None:
     s.add(mbarrier.MbarrierInit(barrier, 4))
     consumers, producer = Block(), Block()
     Builder(consumers)(mbarrier.MbarrierArrive(barrier, 4))
-    beside = Block()
-    Builder(beside)(scf.Yield([]))
-    Builder(producer)(roles.Beside(beside))
+    other_roles = Block()
+    Builder(other_roles)(scf.Yield([]))
+    Builder(producer)(roles.Beside(other_roles))
     Builder(producer)(mbarrier.MbarrierWait(barrier, s.i))
     for role in (consumers, producer):
         Builder(role)(scf.Yield([]))

@@ -59,9 +59,9 @@ class HopperCase:
 
     def types(self, dtype: str, build: Constants, launch: Launch) -> dict[str, str]:
         """Return the signature of a build that a launch fits."""
-        known = {"T": dtype}
+        dtypes = {"T": dtype}
         return {
-            name: argument_type.parse(text, ("T",)).concrete(known, build)
+            name: argument_type.parse(text, ("T",)).concrete(dtypes, build)
             for name, text in (*self.signature.items(), *self.extra.items())
             if name in launch.args
         }
@@ -98,8 +98,8 @@ def shared_tiles(parts: Shape, tiles: int) -> tuple[dict[str, Tensor], dict[str,
     """Return what programs that share tiles need; the counters are zeros again afterwards."""
     counters = np.zeros(tiles, np.int32)
     args = {"workspace_ptr": tensor(poison(parts, dtype_of(FP32))), "counter_ptr": tensor(counters)}
-    anything = Expected(np.zeros(parts), np.full(parts, np.inf))
-    return args, {"workspace_ptr": anything, "counter_ptr": references.exact(counters)}
+    unchecked = Expected(np.zeros(parts), np.full(parts, np.inf))
+    return args, {"workspace_ptr": unchecked, "counter_ptr": references.exact(counters)}
 
 
 def split_tiles(build: Constants, tiles: int) -> tuple[dict[str, Tensor], dict[str, Expected]]:
@@ -113,15 +113,15 @@ def cdiv(value: int, by: int) -> int:
     return -(-value // by)
 
 
-def tile_grid(known: Mapping[str, Any]) -> tuple[int, ...]:
-    width = known.get("COLUMNS", known["BLOCK_N"])
-    tiles = cdiv(known["M"], known["BLOCK_M"]) * cdiv(known["N"], width)
-    return (min(known["NUM_SMS"], known.get("batches", 1) * tiles),)
+def tile_grid(values: Mapping[str, Any]) -> tuple[int, ...]:
+    width = values.get("COLUMNS", values["BLOCK_N"])
+    tiles = cdiv(values["M"], values["BLOCK_M"]) * cdiv(values["N"], width)
+    return (min(values["NUM_SMS"], values.get("batches", 1) * tiles),)
 
 
-def part_grid(known: Mapping[str, Any]) -> tuple[int, ...]:
-    tiles = (cdiv(known[name], known[f"BLOCK_{name}"]) for name in "MN")
-    return (*tiles, known["SPLIT_K"])
+def part_grid(values: Mapping[str, Any]) -> tuple[int, ...]:
+    tiles = (cdiv(values[name], values[f"BLOCK_{name}"]) for name in "MN")
+    return (*tiles, values["SPLIT_K"])
 
 
 SIZES = dict.fromkeys(("M", "N", "K"), "i32")

@@ -331,13 +331,13 @@ def multiply(
     return d.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64).T
 
 
-def largest_error(got: Array, expected: Array, k: int) -> float:
+def largest_error(actual: Array, expected: Array, k: int) -> float:
     """Return the largest error of a product over K elements, 1 where it is just allowed.
 
     That is one rounding to bf16 beside those of the sums.
     """
     allowed = 1e-5 * np.sqrt(k) + 2**-8 * np.abs(expected)
-    return float(np.max(np.abs(got - expected) / allowed))
+    return float(np.max(np.abs(actual - expected) / allowed))
 
 
 def _cdiv(a: int, b: int) -> int:

@@ -38,9 +38,9 @@ def entry_name(case: HopperCase, dtype: str, build: int, index: int) -> str:
 
 
 def _entry(case: HopperCase, dtype: str, build: int, index: int) -> str:
-    made = builds_of(case, build)[index]
-    launch = case.make(np.random.default_rng(0), scalar_of(dtype), case.shapes[0], made)
-    constants = constants_of(made)
+    config = builds_of(case, build)[index]
+    launch = case.make(np.random.default_rng(0), scalar_of(dtype), case.shapes[0], config)
+    constants = constants_of(config)
     keys: dict[str, list[Any]] = {**_KEYS, **_KEYS_OF.get(case.name, {})}
     if case.may_specialize:
         keys["WARP_SPECIALIZE"] = [False, True]

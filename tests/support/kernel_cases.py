@@ -117,8 +117,8 @@ class KernelCase:
     def grid(self, launch: Launch, constants: Constants) -> tuple[int, ...]:
         """Return the grid that the manifest gives for `launch`."""
         assert self.spec.grid is not None
-        known = self._known(launch, constants)
-        return tuple(expression.evaluate(extent.root, known) for extent in self.spec.grid)
+        values = self._known(launch, constants)
+        return tuple(expression.evaluate(extent.root, values) for extent in self.spec.grid)
 
     def _known(self, launch: Launch, constants: Constants) -> dict[str, int]:
         scalars = {name: arg for name, arg in launch.args.items() if isinstance(arg, int)}
@@ -126,15 +126,15 @@ class KernelCase:
 
     def signature(self, dtype: str, launch: Launch, *, promised: bool) -> dict[str, str]:
         """Return the argument types; with `promised`, every promise of the manifest that holds."""
-        made: dict[str, str] = {}
+        types: dict[str, str] = {}
         for name, kind in self.spec.signature.items():
             arg = launch.args[name]
             value = arg.offset_elems * arg.view.itemsize if isinstance(arg, Tensor) else arg
             holds = promised and kind.divisor > 1 and value % kind.divisor == 0
             element = dtype if kind.element == "T" else kind.element
             star = "*" if kind.kind == "pointer" else ""
-            made[name] = f"{star}{element}" + (f":{kind.divisor}" if holds else "")
-        return made
+            types[name] = f"{star}{element}" + (f":{kind.divisor}" if holds else "")
+        return types
 
 
 @lru_cache(maxsize=1)
@@ -152,8 +152,8 @@ def _output(shape: Shape, scalar: ScalarType, misaligned_elems: int = 0) -> Tens
 def _rows(x: Array, arrangement: Arrangement) -> tuple[Tensor, int]:
     """Return the rows of `x` laid out as asked, and their stride."""
     stride = x.shape[1] + arrangement.padding_elems
-    made = tensor(x, stride_elems=stride, misaligned_elems=arrangement.misaligned_elems)
-    return made, stride
+    rows = tensor(x, stride_elems=stride, misaligned_elems=arrangement.misaligned_elems)
+    return rows, stride
 
 
 def _like_rows(x: Tensor, scalar: ScalarType, arrangement: Arrangement) -> Tensor:

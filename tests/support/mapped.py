@@ -83,13 +83,15 @@ def compile_mapped(request: CompileRequest) -> CompiledKernel:
     """Compile as `compile_kernel` would if it saw that the load can be a tensor copy."""
     if not _is_mapped(request):
         return compile_kernel(request)
-    made = compile_kernel(_by_hand(request))
-    params = tuple(map(_from_pointer, made.metadata.params))
-    metadata = replace(made.metadata, params=params, guards=_guards(request))
+    compiled_kernel = compile_kernel(_by_hand(request))
+    params = tuple(map(_from_pointer, compiled_kernel.metadata.params))
+    metadata = replace(compiled_kernel.metadata, params=params, guards=_guards(request))
     if not request.with_ptx:
-        return replace(made, metadata=metadata)
+        return replace(compiled_kernel, metadata=metadata)
     plain = compile_kernel(replace(request, map_pointers=False))
-    return replace(made, metadata=metadata, asm={**made.asm, "tile": plain.asm["tile"]})
+    return replace(
+        compiled_kernel, metadata=metadata, asm={**compiled_kernel.asm, "tile": plain.asm["tile"]}
+    )
 
 
 def compile_mapped_ptx(request: CompileRequest) -> PtxKernel:
@@ -97,9 +99,9 @@ def compile_mapped_ptx(request: CompileRequest) -> PtxKernel:
     plain = compile_ptx(replace(request, map_pointers=False))
     if not _is_mapped(request):
         return plain
-    made = compile_ptx(_by_hand(request))
-    params = tuple(map(_from_pointer, made.params))
-    return replace(made, tile_ir=plain.tile_ir, params=params, guards=_guards(request))
+    compiled_kernel = compile_ptx(_by_hand(request))
+    params = tuple(map(_from_pointer, compiled_kernel.params))
+    return replace(compiled_kernel, tile_ir=plain.tile_ir, params=params, guards=_guards(request))
 
 
 def _is_mapped(request: CompileRequest) -> bool:

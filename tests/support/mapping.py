@@ -22,15 +22,15 @@ from tests.support.pointer_kernels import Launch
 
 
 def mapped(
-    wanted: CompileRequest, *, without: tuple[str, ...] = (), map_them: bool = True
+    request: CompileRequest, *, without: tuple[str, ...] = (), map_them: bool = True
 ) -> tuple[Kernel, Schedule]:
     """Return a kernel after the passes up to the one under test, and what that remarked."""
-    signature, constants = dict(wanted.signature), dict(wanted.constants)
-    kernel = translate(wanted.source, wanted.kernel, signature, constants).kernel
-    target = TARGETS[wanted.target].excluding(without)
-    schedule = Schedule(target, Config(wanted.config.num_warps), map_pointers=map_them)
-    for each in (simplify, legalize_dots, eliminate_common, map_pointers):
-        each(kernel, schedule)
+    signature, constants = dict(request.signature), dict(request.constants)
+    kernel = translate(request.source, request.kernel, signature, constants).kernel
+    target = TARGETS[request.target].excluding(without)
+    schedule = Schedule(target, Config(request.config.num_warps), map_pointers=map_them)
+    for run_pass in (simplify, legalize_dots, eliminate_common, map_pointers):
+        run_pass(kernel, schedule)
         verify(kernel)
     text = print_kernel(kernel)
     assert print_kernel(parse_kernel(text)) == text
@@ -49,10 +49,10 @@ def allows(kernel: Kernel, args: dict[str, object]) -> bool:
     return all(evaluate(parse(guard), numbers) for guard in kernel.guards)
 
 
-def interpret(kernel: Kernel, made: Launch) -> np.ndarray:
+def interpret(kernel: Kernel, launch: Launch) -> np.ndarray:
     """Run a kernel; return its output."""
-    out = made.args["out_ptr"].copy()
+    out = launch.args["out_ptr"].copy()
     names = dict.fromkeys(info.argument for info in kernel.params)
-    args = [out if name == "out_ptr" else made.args[name] for name in names]
-    run(kernel, made.grid, args)
+    args = [out if name == "out_ptr" else launch.args[name] for name in names]
+    run(kernel, launch.grid, args)
     return out

@@ -46,9 +46,9 @@ class Ran(NamedTuple):
     def marked(self) -> str:
         """The text above the first line of carets."""
         lines = self.err.splitlines()
-        at = next(i for i, line in enumerate(lines) if set(line.strip()) == {"^"})
-        start = lines[at].index("^")
-        return lines[at - 1][start : start + lines[at].count("^")]
+        index = next(i for i, line in enumerate(lines) if set(line.strip()) == {"^"})
+        start = lines[index].index("^")
+        return lines[index - 1][start : start + lines[index].count("^")]
 
 
 Run = Callable[..., Ran]

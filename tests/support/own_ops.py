@@ -11,9 +11,9 @@ from aotc.ir.core import Op
 @contextmanager
 def own_ops() -> Iterator[None]:
     """Let a test declare op classes, and forget them."""
-    known = dict(Op.registry)
+    registry = dict(Op.registry)
     try:
         yield
     finally:
         Op.registry.clear()
-        Op.registry.update(known)
+        Op.registry.update(registry)

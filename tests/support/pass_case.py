@@ -43,10 +43,10 @@ def assert_same_meaning(
     Both go through the passes `lower` first; races are looked for.
     """
     original, kernel = parse_kernel(without_checks(text)), kernel.clone()
-    for each in (original, kernel):
-        _run(each, lower, Schedule(TARGETS["sm_90a"]))
+    for version in (original, kernel):
+        _run(version, lower, Schedule(TARGETS["sm_90a"]))
     before, after = (
-        [each.copy() if isinstance(each, np.ndarray) else each for each in args] for _ in range(2)
+        [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args] for _ in range(2)
     )
     run(original, grid, before)
     run(kernel, grid, after)
@@ -58,6 +58,6 @@ def assert_same_meaning(
 
 
 def _run(kernel: Kernel, passes: Sequence[Pass], schedule: Schedule) -> None:
-    for each in passes:
-        each(kernel, schedule)
+    for run_pass in passes:
+        run_pass(kernel, schedule)
         verify(kernel)

@@ -111,10 +111,10 @@ def _numpy(dtype: str) -> Any:
     return dtype_of(SCALARS[dtype])
 
 
-def check(got: Any, matmul: Matmul, when: str) -> None:
+def check(actual: Any, matmul: Matmul, when: str) -> None:
     """Compare an output with the product."""
-    expected = matmul.arrays()[2].astype(got.dtype)
-    np.testing.assert_array_equal(got.astype(np.float64), expected.astype(np.float64), when)
+    expected = matmul.arrays()[2].astype(actual.dtype)
+    np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64), when)
 
 
 def interpreted(matmul: Matmul) -> Kernel:
@@ -151,7 +151,7 @@ def emulated(matmul: Matmul, seed: int = 0) -> dict[str, BankCount]:
     Returns the bank conflicts of the first program, by line of the PTX.
     """
     kernel, values, text = scheduled(matmul), matmul.arguments(), ptx_of(matmul)
-    done = emulate(
+    emulation = emulate(
         *(text, matmul.grid(), [values[info.name] for info in kernel.params]),
         shared_bytes=kernel.shared_bytes,
         seed=seed,
@@ -159,4 +159,4 @@ def emulated(matmul: Matmul, seed: int = 0) -> dict[str, BankCount]:
     )
     check(values["out_ptr"], matmul, f"emulated, seed {seed}")
     lines = text.splitlines()
-    return {f"{line}: {lines[line - 1]}": count for line, count in done.conflicts.items()}
+    return {f"{line}: {lines[line - 1]}": count for line, count in emulation.conflicts.items()}

@@ -36,17 +36,17 @@ class Expected:
     def check(self, name: str, actual: Array) -> None:
         """Assert that `actual` is within the bound everywhere; NaN only where NaN is right."""
         assert actual.shape == self.value.shape, f"{name}: {actual.shape} != {self.value.shape}"
-        got = wide(actual)
+        numbers = wide(actual)
         with np.errstate(invalid="ignore"):
-            close = np.abs(got - self.value) <= self.bound
-        right = close | (got == self.value) | (np.isnan(got) & np.isnan(self.value))
+            close = np.abs(numbers - self.value) <= self.bound
+        right = close | (numbers == self.value) | (np.isnan(numbers) & np.isnan(self.value))
         if right.all():
             return
-        at = tuple(int(i) for i in np.argwhere(~right)[0])
+        index = tuple(int(i) for i in np.argwhere(~right)[0])
         raise AssertionError(
-            f"{name}{list(at)} = {got[at]!r}, expected {self.value[at]!r} within "
-            f"{np.broadcast_to(self.bound, got.shape)[at]:.3g}; {np.count_nonzero(~right)} of "
-            f"{got.size} elements are wrong"
+            f"{name}{list(index)} = {numbers[index]!r}, expected {self.value[index]!r} within "
+            f"{np.broadcast_to(self.bound, numbers.shape)[index]:.3g}; {np.count_nonzero(~right)} of "
+            f"{numbers.size} elements are wrong"
         )
 
 
@@ -248,8 +248,8 @@ def activate(x: Approximate, name: str) -> Approximate:
         "silu": _silu(value),
         "gelu": 0.5 * value * (1.0 + erf(value / np.sqrt(2.0))),
     }
-    own = 0.0 if name in ("none", "relu") else EPS * (16 + 2 * np.abs(value)) * np.abs(value)
-    return Approximate(functions[name], 1.13 * x.error + own)
+    rounding = 0.0 if name in ("none", "relu") else EPS * (16 + 2 * np.abs(value)) * np.abs(value)
+    return Approximate(functions[name], 1.13 * x.error + rounding)
 
 
 def attention(
@@ -261,7 +261,7 @@ def attention(
     `v` have half a place in the last more.
     """
     group = q.shape[1] // k.shape[1]
-    keys, values = (np.repeat(wide(each), group, axis=1) for each in (k, v))
+    keys, values = (np.repeat(wide(tensor), group, axis=1) for tensor in (k, v))
     product = dot(q, keys.swapaxes(2, 3), scalar) * scale
     scores, score_error = product.value, product.error
     n_queries, n_keys = scores.shape[2:]
@@ -302,7 +302,7 @@ def embedding_bag(table: Array, index: Array, weight: Array, offset: Array) -> E
     """Weighted sums of rows in order, in fp32; a negative index is none."""
     rows = wide(table)[index] * np.where(index < 0, 0, wide(weight))[:, None]
     bags = [rows[first:last] for first, last in pairwise(offset)]
-    sums, sizes = ([each.sum(axis=0) for each in of] for of in (bags, [abs(b) for b in bags]))
+    sums, sizes = ([terms.sum(axis=0) for terms in of] for of in (bags, [abs(b) for b in bags]))
     return Expected(np.stack(sums), 32 * EPS * np.stack(sizes))
 
 

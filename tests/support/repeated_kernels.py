@@ -39,12 +39,12 @@ def _unrolled(*body: str, before: str = "v = tl.load(x + c, mask=m)", tail: str 
 
 def _repeated(line: str, n: int, before: str = "v = tl.load(x + c, mask=m)") -> str:
     lines = [before, *(line.replace("@", str(i)) for i in range(n))]
-    return HEAD + "".join(f"    {each}\n" for each in lines) + TAIL
+    return HEAD + "".join(f"    {row}\n" for row in lines) + TAIL
 
 
 def _in_rows(line: str, before: str = "v = c * 1.0") -> str:
     lines = [before, "for r in range(n):", "    for i in tl.static_range(N):", f"        {line}"]
-    return HEAD + "".join(f"    {each}\n" for each in lines) + TAIL
+    return HEAD + "".join(f"    {row}\n" for row in lines) + TAIL
 
 
 def _nested(n: int) -> str:

@@ -68,9 +68,9 @@ class Rows:
         x = data.astype(DTYPES[self.element])
         return {"x_ptr": x, "out_ptr": out, "stride": stride, "n": n, "m": m}
 
-    def expected(self, made: Mapping[str, Any]) -> np.ndarray:
+    def expected(self, args: Mapping[str, Any]) -> np.ndarray:
         """Return the sums over the blocks of each row."""
-        n, x = made["n"], made["x_ptr"].astype(made["out_ptr"].dtype)
+        n, x = args["n"], args["x_ptr"].astype(args["out_ptr"].dtype)
         blocks = -(-n // self.block)
         padded = np.full((NUM_ROWS, blocks * self.block), self.other, x.dtype)
         padded[:, :n] = x[:, :n]

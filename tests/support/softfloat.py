@@ -106,13 +106,13 @@ def samples(layout: Layout, count: int, seed: int) -> Any:
     """Return bits: any at all, sparse ones (which tie), and the special ones."""
     random = np.random.default_rng([layout.bits, layout.mantissa_bits, seed])
     dtype = np.dtype(f"u{layout.bits // 8}")
-    made = random.integers(0, np.iinfo(dtype).max, count, dtype=dtype, endpoint=True)
+    bits = random.integers(0, np.iinfo(dtype).max, count, dtype=dtype, endpoint=True)
     # Few bits set, at moderate exponents.
     third = count // 3
     sparse = random.integers(1, 1 << min(layout.mantissa_bits, 6), third).astype(object)
     scale = random.integers(-layout.mantissa_bits, layout.mantissa_bits, third).astype(object)
     signs = random.integers(0, 2, third) * 2 - 1
-    made[:third] = [
+    bits[:third] = [
         encode(Fraction(int(s) * int(k)) * power(int(e)), layout)
         for s, k, e in zip(signs, sparse, scale, strict=True)
     ]
@@ -120,10 +120,10 @@ def samples(layout: Layout, count: int, seed: int) -> Any:
     # Exponents near one another.
     middle = layout.bias << layout.mantissa_bits
     spread = random.integers(-(4 << layout.mantissa_bits), 4 << layout.mantissa_bits, third)
-    made[near] = (middle + spread).astype(dtype)
+    bits[near] = (middle + spread).astype(dtype)
     special = np.array(specials(layout), dtype)
-    made[random.permutation(count)[: special.size]] = special
-    return made
+    bits[random.permutation(count)[: special.size]] = special
+    return bits
 
 
 def specials(layout: Layout) -> list[int]:

@@ -211,9 +211,9 @@ def launch(case: Case, m: int, n: int, k: int) -> Launch:
     product[:m] = a[:rows, :k].astype(np.float64) @ b[:n, :k].astype(np.float64).T
     expected = out.copy()
     for part in case.parts:
-        place = case.place(expected[part], rows, n)
-        place[...] = (
-            product * max(1, case.adds) + place.astype(np.float64) * bool(case.adds)
+        view = case.place(expected[part], rows, n)
+        view[...] = (
+            product * max(1, case.adds) + view.astype(np.float64) * bool(case.adds)
         ).astype(out.dtype)
     args: dict[str, Any] = {"a_ptr": a, "b_ptr": b, "out_ptr": out}
     args |= {"other_ptr": np.zeros(max(1, m), np.int32), "M": m, "N": n, "K": k}

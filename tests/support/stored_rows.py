@@ -83,11 +83,11 @@ class Stored:
         values = {"x_ptr": x, "out_ptr": out, "other_ptr": other}
         return {**values, "stride": stride, "n": n, "m": m}
 
-    def expected(self, made: Mapping[str, Any]) -> np.ndarray:
+    def expected(self, args: Mapping[str, Any]) -> np.ndarray:
         """Return the rows that are stored, and what lies between them."""
-        out, n = made["out_ptr"].copy(), made["n"]
-        rows = min(made["m"], NUM_ROWS) if "row < m" in self.store else NUM_ROWS
-        x = made["x_ptr"][:rows, :n]
+        out, n = args["out_ptr"].copy(), args["n"]
+        rows = min(args["m"], NUM_ROWS) if "row < m" in self.store else NUM_ROWS
+        x = args["x_ptr"][:rows, :n]
         added = x.astype(np.float64) * 2 * max(1, self.adds)
         out[:rows, :n] = (added + out[:rows, :n].astype(np.float64) * bool(self.adds)).astype(
             x.dtype

@@ -46,13 +46,13 @@ def keep(name: str) -> str:
 
 def copy(name: str, coord: str, tensor: str = "%x") -> str:
     """Return the text that copies box number `coord` of a tensor to y."""
-    at = f"%{name}_at"
+    start = f"%{name}_at"
     return (
         f"  %{name}_wide = arith.constant {{value = 128, type = i32}} : i32\n"
-        f"  {at} = arith.mul({coord}, %{name}_wide) : i32\n"
-        f"{load(name, at, tensor)}{read(name)}  %{name}_out = {ALLOC}\n"
+        f"  {start} = arith.mul({coord}, %{name}_wide) : i32\n"
+        f"{load(name, start, tensor)}{read(name)}  %{name}_out = {ALLOC}\n"
         f"  gpu.shared_store(%{name}, %{name}_out) {{vector = 2}}\n  gpu.proxy_fence\n"
-        f"  gpu.tma_store(%y, %{name}_out, {at})\n  gpu.tma_store_wait\n"
+        f"  gpu.tma_store(%y, %{name}_out, {start})\n  gpu.tma_store_wait\n"
     )
 
 
@@ -93,10 +93,10 @@ def check_same_results(whole: Kernel, divided: Kernel, counts: Iterable[int]) ->
     x, z = (rng.integers(0, 99, 128 * 9, np.int32) for _ in range(2))
     for n in counts:
         for is_set in (False, True):
-            found: list[np.ndarray] = []
+            outputs: list[np.ndarray] = []
             for kernel in (whole, divided):
                 y = np.zeros_like(x)
                 check = kernel is divided
                 run(kernel, (1,), [x, z, y, np.zeros(1, np.int32), n, is_set], check_races=check)
-                found.append(y)
-            np.testing.assert_array_equal(*found)
+                outputs.append(y)
+            np.testing.assert_array_equal(*outputs)

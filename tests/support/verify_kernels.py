@@ -21,9 +21,9 @@ def scale_rows_in_turn(x_ptr, out_ptr, stride, n_rows, n_cols, factor, BLOCK: tl
     """Store x * factor, some rows a program, one after the other."""
     cols = tl.arange(0, BLOCK)
     for row in range(tl.program_id(0), n_rows, tl.num_programs(0)):
-        at = row.to(tl.int64) * stride + cols
-        x = tl.load(x_ptr + at, mask=cols < n_cols)
-        tl.store(out_ptr + at, x * factor, mask=cols < n_cols)
+        offsets = row.to(tl.int64) * stride + cols
+        x = tl.load(x_ptr + offsets, mask=cols < n_cols)
+        tl.store(out_ptr + offsets, x * factor, mask=cols < n_cols)
 
 
 @triton.jit
@@ -259,8 +259,8 @@ def looked_up(x_ptr, table_ptr, out_ptr, n, BLOCK: tl.constexpr):
     """Look up what a table has for values that hardware may round otherwise."""
     lanes = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + lanes, mask=lanes < n, other=0.0)
-    place = (tl.exp2(tl.minimum(tl.abs(x), 4.0)) * 8.0).to(tl.int32)
-    tl.store(out_ptr + lanes, tl.load(table_ptr + place), mask=lanes < n)
+    index = (tl.exp2(tl.minimum(tl.abs(x), 4.0)) * 8.0).to(tl.int32)
+    tl.store(out_ptr + lanes, tl.load(table_ptr + index), mask=lanes < n)
 
 
 @triton.jit

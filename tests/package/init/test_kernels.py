@@ -61,7 +61,7 @@ def test_floats_that_a_function_makes_of_integers(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "definition",
     [
         "K = triton.jit(plain)",
         "K = triton.jit(do_not_specialize=['n'])(plain)",
@@ -69,10 +69,12 @@ def test_floats_that_a_function_makes_of_integers(tables: Tables) -> None:
         "K = triton.heuristics({'F': lambda args: bool(args['F'])})(triton.jit(plain))",
     ],
 )
-def test_a_plain_function_goes_by_the_kernel_that_is_made_of_it(tables: Tables, made: str) -> None:
+def test_a_plain_function_goes_by_the_kernel_that_is_made_of_it(
+    tables: Tables, definition: str
+) -> None:
     (kernel,) = tables(
         "def plain(p, n, F: tl.constexpr):\n    if F:\n        tl.store(p, n)\n"
-        f"{made}\ndef run(p, n, f): K[(1,)](p, n, F=f)\n"
+        f"{definition}\ndef run(p, n, f): K[(1,)](p, n, F=f)\n"
     )
     assert kernel["source"] == "ops.py:K"
     assert kernel["choices"] == {"F": [True, False]}

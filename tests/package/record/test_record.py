@@ -64,9 +64,9 @@ def test_what_an_autotuner_chose_is_recorded_by_its_key(record: Any, tmp_path: P
         {"source": "../ops.py:add", "key": {"n": 4096}, "dtypes": {"bias": "u16"}, "config": fast},
     ]
     assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
-    told = json.loads((tmp_path / "dist" / "record.sources.json").read_text())
-    assert [one["key"] for one in told["tuned"]] == [{"n": 1000}, {"n": 4096}]
-    assert told["tuned"][0]["file"] == told["kernels"]["add"]["files"][0][1]
+    sources = json.loads((tmp_path / "dist" / "record.sources.json").read_text())
+    assert [choice["key"] for choice in sources["tuned"]] == [{"n": 1000}, {"n": 4096}]
+    assert sources["tuned"][0]["file"] == sources["kernels"]["add"]["files"][0][1]
 
 
 def test_what_is_recorded_builds(record: Any, tmp_path: Path) -> None:
@@ -83,7 +83,10 @@ def test_runs_and_child_processes_add_up(record: Any, tmp_path: Path) -> None:
         "-o",
         "both",
     )
-    assert [one["signature"]["bias"] for one in kernels(tmp_path / "both")] == ["none", "*bf16:16"]
+    assert [kernel["signature"]["bias"] for kernel in kernels(tmp_path / "both")] == [
+        "none",
+        "*bf16:16",
+    ]
     assert not list((tmp_path / "both" / "parts").iterdir())
 
 
@@ -114,8 +117,8 @@ def test_the_program_behaves_as_without(record: Any, tmp_path: Path) -> None:
 
 def test_launches_are_sampled_not_all_kept(record: Any, tmp_path: Path) -> None:
     record("import ops\nfor n in range(16, 1600, 16): ops.run(n)")
-    launches = [one for one in read(tmp_path / "record") if "signature" in one]
-    assert [one["integers"]["n"] for one in launches] == list(range(16, 144, 16))
+    launches = [row for row in read(tmp_path / "record") if "signature" in row]
+    assert [row["integers"]["n"] for row in launches] == list(range(16, 144, 16))
 
 
 def test_a_grid_that_the_source_does_not_say_is_a_comment(record: Any, tmp_path: Path) -> None:
@@ -258,7 +261,7 @@ def test_all_configs_of_an_autotuner(record: Any, tmp_path: Path) -> None:
     assert record(program, "--all-configs", "-o", "grid")[0] == 0
     (kernel,) = kernels(tmp_path / "grid")
     assert "config" not in kernel
-    values = {name: sorted(one) for name, one in kernel["configs"].items()}
+    values = {name: sorted(numbers) for name, numbers in kernel["configs"].items()}
     assert values == {"BLOCK": [256, 512], "num_warps": [2, 4], "num_stages": [3]}
     assert cli.run(["build", "grid/kernels.toml", "--no-cache", "-j", "1"]) == 0
 
@@ -338,10 +341,10 @@ def test_vendored_sources_build_elsewhere(record: Any, tmp_path: Path) -> None:
     (package / "add.py").write_text(KERNELS)
     code, _, err = record("import ops, lib.ops.add\nops.run(64)\nlib.ops.add.run(64)", "--vendor")
     assert code == 0, err
-    sources = [one["source"] for one in kernels(tmp_path / "record")]
+    sources = [kernel["source"] for kernel in kernels(tmp_path / "record")]
     assert sources == ["sources/ops.py:add", "sources/lib/ops/add.py:add"]
     manifest = tomli.loads((tmp_path / "record" / "kernels.toml").read_text())
-    assert [one["source"] for one in manifest["tuned"]] == sources
+    assert [kernel["source"] for kernel in manifest["tuned"]] == sources
     (tmp_path / "record").rename(tmp_path / "moved")
     (tmp_path / "ops.py").unlink()
     assert cli.run(["build", "moved/kernels.toml", "--no-cache", "-j", "1"]) == 0

@@ -29,12 +29,12 @@ def test_each_distinct_launch_is_counted(record: Any, tmp_path: Path) -> None:
     )
     code, _, err = record(program)
     assert code == 0, err
-    found = shapes(tmp_path / "record")
-    assert found[0] == {"kernel": "add", "weight": 3000, "n": 4096}
-    assert len(found) == 1 + 102 + 1
+    rows = shapes(tmp_path / "record")
+    assert rows[0] == {"kernel": "add", "weight": 3000, "n": 4096}
+    assert len(rows) == 1 + 102 + 1
     # A length of 1 is compiled in, so it is another table, whose launches pass no integer.
-    assert {"kernel": "add_2", "weight": 1} in found
-    assert found[-1] == {"kernel": "add_3", "weight": 5, "n": 64}
+    assert {"kernel": "add_2", "weight": 1} in rows
+    assert rows[-1] == {"kernel": "add_3", "weight": 5, "n": 64}
 
 
 def test_counts_of_runs_and_processes_add_up(record: Any, tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_extents_of_descriptors_and_items_of_tuples_are_counted(
         "    rows.copy[(1,)](TensorDescriptor(*shape), Sizes(shape[0], 2), BLOCK=16)\n"
     )
     record(program)
-    counts = [one for one in read(tmp_path / "record") if "count" in one]
-    assert [(one["count"], one["launch"]["integers"]) for one in counts] == [
+    counts = [row for row in read(tmp_path / "record") if "count" in row]
+    assert [(row["count"], row["launch"]["integers"]) for row in counts] == [
         (1, {"x.shape[0]": 5, "x.shape[1]": 64, "sizes_rows": 5, "sizes_cols": 2, "BLOCK": 16}),
         (2, {"x.shape[0]": 7, "x.shape[1]": 64, "sizes_rows": 7, "sizes_cols": 2, "BLOCK": 16}),
     ]
@@ -121,7 +121,7 @@ def test_the_recorded_manifest_serves_every_recorded_launch(record: Any, tmp_pat
 def test_a_count_without_its_launch_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     lines = [{"of": 0, "count": 3}, {"of": 1, "launch": {"a": 1}}, {"of": 1, "count": 2}]
-    text = "".join(f"{json.dumps(one)}\n" for one in lines)
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
     (tmp_path / "parts" / "1-a.jsonl").write_text(text)
     merge(tmp_path)
     assert read(tmp_path) == [{"count": 2, "launch": {"a": 1}}]

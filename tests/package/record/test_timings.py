@@ -59,15 +59,15 @@ def test_times_that_were_measured_later_stay(record: Any, tmp_path: Path) -> Non
     record(program)
     path = tuning_path(tmp_path / "record" / "kernels.toml")
     (tuning,) = read_tuning(path).kernels
-    own = replace(tuning.measurements[0], seconds=(3e-6,))
-    write_tuning(TuningTable((replace(tuning, date="2026-11-28", measurements=(own,)),)), path)
+    slower = replace(tuning.measurements[0], seconds=(3e-6,))
+    write_tuning(TuningTable((replace(tuning, date="2026-11-28", measurements=(slower,)),)), path)
     assert record(program)[0] == 0
     (tuning,) = read_tuning(path).kernels
     assert tuning.measurements[0].seconds == (3e-6,)
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("timing", "expected"),
     [
         (2.5, 2.5e-3),
         ([0.5, 0.4, 0.6], 0.5e-3),
@@ -80,5 +80,5 @@ def test_times_that_were_measured_later_stay(record: Any, tmp_path: Path) -> Non
         (None, None),
     ],
 )
-def test_seconds_of_what_an_autotuner_keeps(told: Any, expected: float | None) -> None:
-    assert seconds_of(told) == expected
+def test_seconds_of_what_an_autotuner_keeps(timing: Any, expected: float | None) -> None:
+    assert seconds_of(timing) == expected

@@ -143,20 +143,20 @@ def turn(x_ptr, out_ptr, stride_x, stride_out, n_rows, n_cols, BLOCK: tl.constex
 @triton.jit
 def turn_two(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
     """Store x transposed, then y: two trips that may go through the same shared memory."""
-    at = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    tl.store(out_ptr + at, tl.trans(tl.load(x_ptr + at)))
-    tl.store(out_ptr + BLOCK * BLOCK + at, tl.trans(tl.load(y_ptr + at)))
+    offsets = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    tl.store(out_ptr + offsets, tl.trans(tl.load(x_ptr + offsets)))
+    tl.store(out_ptr + BLOCK * BLOCK + offsets, tl.trans(tl.load(y_ptr + offsets)))
 
 
 @triton.jit
 def turn_all(x_ptr, y_ptr, out_ptr, n_tiles, BLOCK: tl.constexpr):
     """Store the sum of products of tiles, the left ones transposed: a trip in every iteration."""
-    at = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    offsets = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     total = tl.zeros([BLOCK, BLOCK], tl.int32)
     for tile in range(n_tiles):
-        x = tl.load(x_ptr + tile * BLOCK * BLOCK + at)
-        total += tl.trans(x) * tl.load(y_ptr + tile * BLOCK * BLOCK + at)
-    tl.store(out_ptr + at, total)
+        x = tl.load(x_ptr + tile * BLOCK * BLOCK + offsets)
+        total += tl.trans(x) * tl.load(y_ptr + tile * BLOCK * BLOCK + offsets)
+    tl.store(out_ptr + offsets, total)
 
 
 @triton.jit
@@ -394,8 +394,8 @@ def last_adds_up(
 def turn_blocks(x, out, BLOCK: tl.constexpr):
     """Transpose a tensor in blocks, a few of them a program."""
     rows = tl.cdiv(x.shape[0], BLOCK)
-    for at in range(tl.program_id(0), rows * tl.cdiv(x.shape[1], BLOCK), tl.num_programs(0)):
-        i, j = at % rows * BLOCK, at // rows * BLOCK
+    for tile in range(tl.program_id(0), rows * tl.cdiv(x.shape[1], BLOCK), tl.num_programs(0)):
+        i, j = tile % rows * BLOCK, tile // rows * BLOCK
         out.store([j, i], x.load([i, j]).T)
 
 
@@ -405,19 +405,19 @@ def store_and_read(x_ptr, work_ptr, out_ptr, rows, BLOCK: tl.constexpr):
     work = tl.make_tensor_descriptor(work_ptr, [rows, BLOCK], [BLOCK, 1], [BLOCK, BLOCK])
     first, column = tl.program_id(0) * BLOCK, tl.arange(0, BLOCK)
     row = first + column[:, None]
-    places, mask = row * BLOCK + column[None, :], row < rows
-    work.store([first, 0], tl.load(x_ptr + places, mask=mask, other=0))
+    offsets, mask = row * BLOCK + column[None, :], row < rows
+    work.store([first, 0], tl.load(x_ptr + offsets, mask=mask, other=0))
     tl.debug_barrier()
-    found = tl.load(work_ptr + places, mask=mask, other=0)
-    tl.store(out_ptr + places, found + tl.sum(found, 0)[None, :], mask=mask)
+    block = tl.load(work_ptr + offsets, mask=mask, other=0)
+    tl.store(out_ptr + offsets, block + tl.sum(block, 0)[None, :], mask=mask)
 
 
 @triton.jit
 def multiply_blocks(a, b, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     """Store A @ B, blocks of it one after the other, and the largest product of each row on top."""
     rows = tl.cdiv(a.shape[0], BLOCK_M)
-    for at in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
-        i, j = at % rows * BLOCK_M, at // rows * BLOCK_N
+    for tile in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
+        i, j = tile % rows * BLOCK_M, tile // rows * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, a.shape[1], BLOCK_K):
             acc = tl.dot(a.load([i, k]), b.load([k, j]), acc)
@@ -431,8 +431,8 @@ def multiply_and_scale(
 ):
     """Store the sum of products of blocks, each with a scale of its own, for blocks of A @ B."""
     rows = tl.cdiv(a.shape[0], BLOCK_M)
-    for at in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
-        i, j = at % rows * BLOCK_M, at // rows * BLOCK_N
+    for tile in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
+        i, j = tile % rows * BLOCK_M, tile // rows * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(tl.cdiv(a.shape[1], BLOCK_K)):
             part = tl.dot(a.load([i, k * BLOCK_K]), b.load([k * BLOCK_K, j]))
@@ -488,8 +488,8 @@ def multiply_columns(
     BLOCK_K: tl.constexpr,
 ):
     """Store A @ B^T in tiles of COLUMNS, 8 columns at a time and those from right to left."""
-    for at in range(tl.program_id(0), tl.cdiv(b.shape[0], COLUMNS), tl.num_programs(0)):
-        column = at * COLUMNS
+    for tile in range(tl.program_id(0), tl.cdiv(b.shape[0], COLUMNS), tl.num_programs(0)):
+        column = tile * COLUMNS
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, a.shape[1], BLOCK_K):
             acc = tl.dot(a.load([0, k]), b.load([column, k]).T, acc)
@@ -537,36 +537,36 @@ def spread_rows(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
     """Store how far below their maximum the elements of a row are, times the sum of that."""
     i = tl.arange(0, BLOCK)
     mask = i < n_cols
-    at = tl.program_id(0) * stride + i
-    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    offsets = tl.program_id(0) * stride + i
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0)
     below = tl.max(x, axis=0) - x
-    tl.store(out_ptr + at, below * tl.sum(below, axis=0), mask=mask)
+    tl.store(out_ptr + offsets, below * tl.sum(below, axis=0), mask=mask)
 
 
 @triton.jit
 def pass_rows(x_ptr, out_ptr, n_times, BLOCK: tl.constexpr):
     """Pass rows around the CTAs of a cluster, to the right and to the left, and fold what comes."""
     rank = cluster_rank()
-    at = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
-    right = tl.load(x_ptr + at)
+    offsets = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
+    right = tl.load(x_ptr + offsets)
     left = right
     out = right
     for _ in range(n_times):
         right = cluster_shift(right, 1)
         left = cluster_shift(left, -1)
         out = out * 3 + right - left
-    tl.store(out_ptr + at, out)
+    tl.store(out_ptr + offsets, out)
 
 
 @triton.jit
 def read_rows(x_ptr, out_ptr, n_times, BLOCK: tl.constexpr):
     """Read the rows of the CTAs of a cluster, the next one's each time, and fold them."""
     rank = cluster_rank()
-    at = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at)
+    offsets = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets)
     for step in range(n_times):
         x = x * 3 + cluster_read(x, (rank + step) % cluster_size())
-    tl.store(out_ptr + at, x)
+    tl.store(out_ptr + offsets, x)
 
 
 @triton.jit
@@ -590,8 +590,8 @@ def level_rows(x_ptr, out_ptr, stride, n_cols, n_times, BLOCK: tl.constexpr):
     """Double the elements of a row and take the maximum from each, several times."""
     i = tl.arange(0, BLOCK)
     mask = i < n_cols
-    at = tl.program_id(0) * stride + i
-    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    offsets = tl.program_id(0) * stride + i
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0)
     for _ in range(n_times):
         x = x * 2.0 - tl.max(x, axis=0)
-    tl.store(out_ptr + at, x, mask=mask)
+    tl.store(out_ptr + offsets, x, mask=mask)

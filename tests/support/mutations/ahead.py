@@ -37,15 +37,17 @@ def _give_back_the_next(kernel: Kernel) -> None:
         stage = arrive.barrier.op
         ring = stage.buffer.op
         ahead = (stage.ahead + 1) % ring.num_stages
-        moved = Builder.before_op(arrive)(gpu.SharedStage(stage.buffer, stage.index, ahead)).out
-        arrive.set_slots([moved, *arrive.slots[1:]])
+        next_stage = Builder.before_op(arrive)(
+            gpu.SharedStage(stage.buffer, stage.index, ahead)
+        ).out
+        arrive.set_slots([next_stage, *arrive.slots[1:]])
 
 
 def _one_iteration_more(lowered_bounds: Any) -> Callable[..., Any]:
     """Take an iteration to exist that does not."""
 
-    def wrong(loop: Any, count: int, place: Builder) -> list[Value]:
-        bounds = lowered_bounds(loop, count, place)
+    def wrong(loop: Any, count: int, build: Builder) -> list[Value]:
+        bounds = lowered_bounds(loop, count, build)
         return [bounds[0], *bounds[:-1]]
 
     return wrong

@@ -81,16 +81,16 @@ def _end_too_early(kernel: Kernel) -> None:
     """Take the last element of a tile to be one before it."""
     for op in found(kernel, arith.Constant):
         if op.type == I64 and op.value == 63:
-            place = Builder.before_op(op)
-            op.replace_with([place(arith.Constant(62, I64)).out])
+            build = Builder.before_op(op)
+            op.replace_with([build(arith.Constant(62, I64)).out])
 
 
 def _any_scale(kernel: Kernel) -> None:
     """Take a scale past the maximum whatever its sign."""
     for op in found(kernel, arith.Compare):
         if op.rhs.hint.startswith("scale"):
-            place = Builder.before_op(op)
-            op.replace_with([place(arith.Constant(True, I1)).out])
+            build = Builder.before_op(op)
+            op.replace_with([build(arith.Constant(True, I1)).out])
 
 
 def _scale_twice(kernel: Kernel) -> None:
@@ -107,11 +107,11 @@ def _keep_accumulators(kernel: Kernel) -> None:
     votes = [op.parent_op for op in found(kernel, gpu.WarpAll)]
     for branch in [op for op in found(kernel, scf.If) if op.condition.op in votes]:
         then, otherwise = (block.terminator for block in branch.blocks)
-        kept = [
+        accumulators = [
             old if isinstance(new.op, arith.Mul) and old in new.op.operands else new
             for old, new in zip(then.operands, otherwise.operands, strict=True)
         ]
-        otherwise.set_slots(kept)
+        otherwise.set_slots(accumulators)
 
 
 def _late(kernel: Kernel, cls: type[Op]) -> list[Any]:

@@ -41,9 +41,9 @@ def _carried_swapped(loop: scf.For) -> None:
 
 
 def _condition_turned(op: scf.If) -> None:
-    place = Builder.before_op(op)
-    true = place(arith.Constant(value=True, type=op.condition.type)).out
-    op.set_slots([place(arith.Xor(op.condition, true)).out])
+    build = Builder.before_op(op)
+    true = build(arith.Constant(value=True, type=op.condition.type)).out
+    op.set_slots([build(arith.Xor(op.condition, true)).out])
 
 
 def _always(self: Any, offset: int) -> Any:

@@ -50,10 +50,10 @@ def _narrow(cls: type[Op], short: ScalarType) -> Edit:
         for op in [op for op in kernel.walk() if isinstance(op, cls)]:
             if element_of(op.results[0].type) != I64:
                 continue
-            place = Builder.before_op(op)
-            sides = [place(arith.Cast(side, short)).out for side in op.operands]
-            made = place(cls(*sides)).results[0]
-            op.replace_with([place(arith.Cast(made, I64)).out])
+            build = Builder.before_op(op)
+            sides = [build(arith.Cast(side, short)).out for side in op.operands]
+            narrow = build(cls(*sides)).results[0]
+            op.replace_with([build(arith.Cast(narrow, I64)).out])
 
     return edit
 
@@ -62,8 +62,8 @@ def _step(kernel: Kernel) -> None:
     """Cut offsets of tiles of pointers to 32 bits."""
     for op in [op for op in kernel.walk() if isinstance(op, arith.AddPtr)]:
         if element_of(op.offset.type) == I64:
-            place = Builder.before_op(op)
-            short = place(arith.Cast(op.offset, I32)).out
+            build = Builder.before_op(op)
+            short = build(arith.Cast(op.offset, I32)).out
             op.replace_operand(op.offset, short)
 
 
@@ -71,9 +71,9 @@ def _compare_short(kernel: Kernel) -> None:
     """Compare indices of 64 bits in 32."""
     for op in [op for op in kernel.walk() if isinstance(op, arith.Compare)]:
         if element_of(op.lhs.type) == I64:
-            place = Builder.before_op(op)
-            sides = [place(arith.Cast(side, I32)).out for side in op.operands]
-            op.replace_with([place(arith.Compare(*sides, op.predicate)).out])
+            build = Builder.before_op(op)
+            sides = [build(arith.Cast(side, I32)).out for side in op.operands]
+            op.replace_with([build(arith.Compare(*sides, op.predicate)).out])
 
 
 _STRIDE = r"(tensormap\.replace\.tile\.global_stride\S+ \[[^]]+\], \d, )(%rd\d+);"

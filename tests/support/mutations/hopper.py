@@ -51,10 +51,10 @@ class PtxMutation:
 def _evidence(fault: str | None) -> Evidence:
     program = hopper_gemm.gemm_ptx(fault), hopper_gemm.SHARED_BYTES, (), ""
     try:
-        got, expected = hopper_gemm.multiply(_SHAPE, fault=fault)
+        actual, expected = hopper_gemm.multiply(_SHAPE, fault=fault)
     except Fault as found:
         return Evidence(found.kind, str(found), program)
-    error = hopper_gemm.largest_error(got, expected, _SHAPE[2])
+    error = hopper_gemm.largest_error(actual, expected, _SHAPE[2])
     if error <= 1:
         return Evidence("", "", program)
     return Evidence("mismatch", f"{error:.3g} times the allowed error", program)

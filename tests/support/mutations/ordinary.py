@@ -178,9 +178,9 @@ class Outcome:
 
 @cache
 def _subject(path: str, kernel: str, target: str, parts: str) -> Subject:
-    found = load_subjects(str(_KERNELS / path), [kernel], [target])
+    subjects = load_subjects(str(_KERNELS / path), [kernel], [target])
     words = parts.split()
-    return next(each for each in found if all(_has(each.label, word) for word in words))
+    return next(subject for subject in subjects if all(_has(subject.label, word) for word in words))
 
 
 def _has(label: str, word: str) -> bool:
@@ -200,18 +200,18 @@ def _changed(row: Row, request: CompileRequest) -> bool:
 def _told(row: Row, request: CompileRequest) -> tuple[object, ...]:
     """Return what a kernel is and what its launcher is told."""
     kernel = compile_ptx(request)
-    told = kernel.params, kernel.guards, kernel.scratch_bytes, kernel.cooperative
+    metadata = kernel.params, kernel.guards, kernel.scratch_bytes, kernel.cooperative
     condition = planned.launch_condition(request, kernel.guards, kernel.params)
-    return (kernel.ptx, kernel.shared_bytes, condition, *told, _record(_subject(*row), kernel))
+    return (kernel.ptx, kernel.shared_bytes, condition, *metadata, _record(_subject(*row), kernel))
 
 
 def _record(subject: Subject, kernel: PtxKernel) -> object:
     """Return the record of a variant, or why there is none."""
     if subject.expanded is None:
         return None
-    known = subject.guards, subject.values, refusals.needs_of(parse_kernel(kernel.tile_ir), 0, 1)
+    facts = subject.guards, subject.values, refusals.needs_of(parse_kernel(kernel.tile_ir), 0, 1)
     try:
-        launcher = launcher_of_request(*subject.expanded, kernel, parse_module(kernel.ptx), *known)
+        launcher = launcher_of_request(*subject.expanded, kernel, parse_module(kernel.ptx), *facts)
     except (ArchiveError, IRError) as error:
         return str(error)
     return launcher.record
@@ -282,23 +282,23 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", default="")
     options = parser.parse_args(arguments)
-    found: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[Outcome]] = {}
     for area, mutation in _mutations(options):
         outcome = observe(mutation, area)
-        found.setdefault(area, []).append(outcome)
+        outcomes.setdefault(area, []).append(outcome)
         state = outcome.kind or ("MISSED" if outcome.variants else "no effect")
         last = outcome.variants[-1] if outcome.variants else ""
         line = f"{state:14} {outcome.seconds:6.1f} {outcome.name}: {last}\n"
         sys.stderr.write(line)
-    sys.stdout.write("\n".join(_table(found)) + "\n")
+    sys.stdout.write("\n".join(_table(outcomes)) + "\n")
 
 
-def _table(found: dict[str, list[Outcome]]) -> Iterator[str]:
+def _table(outcomes_of_area: dict[str, list[Outcome]]) -> Iterator[str]:
     yield "|area|planted|effective|found|as|"
     yield "|-|-|-|-|-|"
-    for area, outcomes in found.items():
-        effective = [each for each in outcomes if each.variants]
-        kinds = [each.kind for each in effective if each.kind]
+    for area, outcomes in outcomes_of_area.items():
+        effective = [outcome for outcome in outcomes if outcome.variants]
+        kinds = [outcome.kind for outcome in effective if outcome.kind]
         by_count = sorted({(-kinds.count(kind), kind) for kind in kinds})
         shown = ", ".join(f"{kind} {-count}" for count, kind in by_count)
         yield f"|{area}|{len(outcomes)}|{len(effective)}|{len(kinds)}|{shown}|"

@@ -87,7 +87,9 @@ def _control(kernel: str, target: str) -> Evidence:
 
 @lru_cache(maxsize=1)
 def _subjects() -> dict[tuple[str, str], Subject]:
-    return {(each.kernel, each.target.name): each for each in load_subjects(str(MANIFEST))}
+    return {
+        (subject.kernel, subject.target.name): subject for subject in load_subjects(str(MANIFEST))
+    }
 
 
 def _subject(kernel: str, target: str) -> Subject:
@@ -95,19 +97,19 @@ def _subject(kernel: str, target: str) -> Subject:
 
 
 def _verified(subject: Subject) -> Evidence:
-    made: list[PtxKernel] = []
+    kernels: list[PtxKernel] = []
 
     def compiler(request: CompileRequest) -> PtxKernel:
-        made.append(compile_ptx(request))
-        return made[-1]
+        kernels.append(compile_ptx(request))
+        return kernels[-1]
 
     with records_kept() as records:
         result = verify_variant(subject, compiler=compiler, kept=_REFERENCES)
-    request, first = subject.request, made[0]
+    request, first = subject.request, kernels[0]
     assert request is not None
     condition = planned.launch_condition(request, first.guards, first.params)
-    told = str((first.scratch_bytes, first.cooperative, condition, *records[:1]))
-    return _evidence(result, (first.ptx, first.shared_bytes, first.params, told))
+    metadata = str((first.scratch_bytes, first.cooperative, condition, *records[:1]))
+    return _evidence(result, (first.ptx, first.shared_bytes, first.params, metadata))
 
 
 @contextmanager
@@ -208,8 +210,8 @@ def after_pass(name: str, edit: Edit) -> Plant:
         edit(kernel)
 
     passes = list(pipeline.TILE_TO_GPU.passes)
-    at = [each.__name__ for each in passes].index(name)
-    spoiled = Pipeline((*passes[: at + 1], spoil, *passes[at + 1 :]))
+    index = [pass_function.__name__ for pass_function in passes].index(name)
+    spoiled = Pipeline((*passes[: index + 1], spoil, *passes[index + 1 :]))
     return _plant(lambda: mock.patch.object(pipeline, "TILE_TO_GPU", spoiled))
 
 
@@ -255,6 +257,6 @@ def each(cls: type[Op], change: Callable[[Any], None]) -> Edit:
     return edit
 
 
-def without(cls: type[Op], at: int) -> Edit:
-    """Return the edit that leaves out op number `at` of a class."""
-    return lambda kernel: found(kernel, cls)[at].erase()
+def without(cls: type[Op], index: int) -> Edit:
+    """Return the edit that leaves out op number `index` of a class."""
+    return lambda kernel: found(kernel, cls)[index].erase()

@@ -42,22 +42,22 @@ def _waits(role: str, change: Callable[[mbarrier.MbarrierWait, Builder], list[Va
     return edit
 
 
-def _other_parity(wait: mbarrier.MbarrierWait, place: Builder) -> list[Value]:
-    one = place(arith.Constant(1, I32)).out
-    return [wait.barrier, place(arith.Xor(wait.parity, one)).out]
+def _other_parity(wait: mbarrier.MbarrierWait, build: Builder) -> list[Value]:
+    unit = build(arith.Constant(1, I32)).out
+    return [wait.barrier, build(arith.Xor(wait.parity, unit)).out]
 
 
-def _slot_before(wait: mbarrier.MbarrierWait, place: Builder) -> list[Value]:
-    return [_shifted(wait.barrier, -1, place), wait.parity]
+def _slot_before(wait: mbarrier.MbarrierWait, build: Builder) -> list[Value]:
+    return [_shifted(wait.barrier, -1, build), wait.parity]
 
 
-def _shifted(buffer: Value, by: int, place: Builder) -> Value:
+def _shifted(buffer: Value, by: int, build: Builder) -> Value:
     """Return the stage that is `by` further on in its ring."""
     stage = buffer.op
     assert isinstance(stage, gpu.SharedStage)
     ring = stage.buffer.op
     assert isinstance(ring, gpu.SharedAlloc)
-    return place(
+    return build(
         gpu.SharedStage(stage.buffer, stage.index, (stage.ahead + by) % ring.num_stages)
     ).out
 
@@ -65,8 +65,8 @@ def _shifted(buffer: Value, by: int, place: Builder) -> Value:
 def _release_too_early(kernel: Kernel) -> None:
     """Give a stage back while the product that reads it may run."""
     arrive = next(_in_role(kernel, "consumers", mbarrier.MbarrierArrive))
-    place = Builder.before_op(arrive)
-    place(mbarrier.MbarrierArrive(_shifted(arrive.barrier, 1, place), arrive.count))
+    build = Builder.before_op(arrive)
+    build(mbarrier.MbarrierArrive(_shifted(arrive.barrier, 1, build), arrive.count))
     arrive.erase()
 
 

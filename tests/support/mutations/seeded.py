@@ -114,8 +114,8 @@ def _changes_of(parent: ast.AST, node: ast.AST) -> Iterator[tuple[str, int, Call
             wrong = ast.UnaryOp(ast.Not(), node.test)
             yield "condition flipped", line, lambda: setattr(node, "test", wrong)
         case ast.Expr(value=ast.Call()) if not isinstance(parent, ast.Module):
-            none = ast.Constant(None)
-            yield "call dropped", line, lambda: setattr(node, "value", none)
+            null = ast.Constant(None)
+            yield "call dropped", line, lambda: setattr(node, "value", null)
         case _:
             pass
 
@@ -130,15 +130,15 @@ def _said(old: ast.AST, new: ast.AST) -> str:
 def _lines_run(subjects: Sequence[Subject]) -> dict[str, set[int]]:
     """Return the lines of the parts that run while subjects are compiled, by file."""
     run: dict[str, set[int]] = {}
-    wanted: dict[CodeType, set[int] | None] = {}
+    lines_of_code: dict[CodeType, set[int] | None] = {}
     prefixes = tuple(str(ROOT / part) for part in _PARTS)
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         code = frame.f_code
-        if code not in wanted:
+        if code not in lines_of_code:
             is_part = code.co_filename.startswith(prefixes)
-            wanted[code] = run.setdefault(code.co_filename, set()) if is_part else None
-        lines = wanted[code]
+            lines_of_code[code] = run.setdefault(code.co_filename, set()) if is_part else None
+        lines = lines_of_code[code]
         if lines is None:
             return None
         if event == "line":
@@ -156,20 +156,22 @@ def _lines_run(subjects: Sequence[Subject]) -> dict[str, set[int]]:
 
 
 def _places(run: dict[str, set[int]]) -> list[Place]:
-    found: list[Place] = []
+    places: list[Place] = []
     for file, lines in run.items():
         tree = ast.parse((ROOT / file).read_text())
-        found += [
-            (file, line, at) for at, (_, line, _) in enumerate(_changes(tree)) if line in lines
+        places += [
+            (file, line, index)
+            for index, (_, line, _) in enumerate(_changes(tree))
+            if line in lines
         ]
-    return found
+    return places
 
 
-def _change(place: Place, root: Path) -> str:
+def _change(location: Place, root: Path) -> str:
     """Change a place in a copy of the compiler; return a description."""
-    file, line, at = place
+    file, line, index = location
     tree = ast.parse((ROOT / file).read_text())
-    text, _, make = list(_changes(tree))[at]
+    text, _, make = list(_changes(tree))[index]
     make()
     target = root / file
     target.unlink()
@@ -204,12 +206,14 @@ def _judge(baseline: dict[str, list[str]]) -> str:
             if _told(compile_ptx(subject.request)) == baseline[subject.label]:
                 continue
             is_effective = True
-            found = [f for f in verify_variant(subject).launches if f.status in ("wrong", "fault")]
+            failures = [
+                f for f in verify_variant(subject).launches if f.status in ("wrong", "fault")
+            ]
         except Exception as error:  # noqa: BLE001 - whatever the compiler says of itself
             return f"compiler ({type(error).__name__})"
-        if found:
-            kind = found[0].detail.partition(":")[0]
-            return "mismatch" if found[0].status == "wrong" else kind[:40]
+        if failures:
+            kind = failures[0].detail.partition(":")[0]
+            return "mismatch" if failures[0].status == "wrong" else kind[:40]
     return "missed" if is_effective else "no effect"
 
 
@@ -217,7 +221,7 @@ def _judged(root: Path, baseline: Path) -> str:
     command = [sys.executable, "-m", "tests.support.mutations.seeded", "--judge", str(baseline)]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=root,
             env=environment,
@@ -228,7 +232,7 @@ def _judged(root: Path, baseline: Path) -> str:
         )
     except subprocess.TimeoutExpired:
         return "out of time"
-    return done.stdout.strip() or f"compiler (exit {done.returncode})"
+    return process.stdout.strip() or f"compiler (exit {process.returncode})"
 
 
 def _copied(folder: Path) -> Path:
@@ -255,19 +259,21 @@ def main(arguments: Sequence[str]) -> None:
         return
     start = time.monotonic()
     subjects = list(_subjects())
-    places = _places(_lines_run(subjects))
-    random.Random(options.seed).shuffle(places)
+    locations = _places(_lines_run(subjects))
+    random.Random(options.seed).shuffle(locations)
     kinds: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:
         baseline = Path(name, "baseline.json")
-        told = {s.label: _told(compile_ptx(s.request)) for s in subjects if s.request is not None}
-        baseline.write_text(json.dumps(told))
-        for number, place in enumerate(places):
+        metadata = {
+            s.label: _told(compile_ptx(s.request)) for s in subjects if s.request is not None
+        }
+        baseline.write_text(json.dumps(metadata))
+        for number, location in enumerate(locations):
             effective = kinds.total() - kinds["no effect"] - kinds["out of time"]
             if effective == options.count or time.monotonic() - start > 60 * options.minutes:
                 break
             root = _copied(Path(name, str(number)))
-            text = _change(place, root)
+            text = _change(location, root)
             kind = _judged(root, baseline)
             kinds[kind] += 1
             sys.stdout.write(f"{kind:28} {text}\n")

@@ -30,12 +30,12 @@ def _wait_for_reads_only(kernel: Kernel) -> None:
         op.written = False
 
 
-def _wait_if_only(at: int) -> Edit:
+def _wait_if_only(slot: int) -> Edit:
     """Let tiles wait for the next one's products if one of the two conditions holds."""
 
     def edit(kernel: Kernel) -> None:
-        (both,) = (op for op in found(kernel, arith.And) if op.out.type == I1)
-        both.set_slots([both.slots[at]] * 2)
+        (conjunction,) = (op for op in found(kernel, arith.And) if op.out.type == I1)
+        conjunction.set_slots([conjunction.slots[slot]] * 2)
 
     return edit
 
@@ -54,8 +54,8 @@ def _begin_with_the_second_part(kernel: Kernel) -> None:
         for op in found(kernel, arith.Select)
         if any(isinstance(user, scf.Yield) for user in op.out.users)
     )
-    one = Builder.before_op(select)(arith.Constant(1, I32)).out
-    select.set_slots([select.slots[0], one, select.slots[2]])
+    unit = Builder.before_op(select)(arith.Constant(1, I32)).out
+    select.set_slots([select.slots[0], unit, select.slots[2]])
 
 
 def _wait_for_no_part(kernel: Kernel) -> None:
@@ -65,8 +65,8 @@ def _wait_for_no_part(kernel: Kernel) -> None:
 
 
 _LATE = tuple(
-    Mutation(name, stands_for, "multiply_and_store_late", after_pass(behind, edit), "sm_90a")
-    for name, stands_for, behind, edit in (
+    Mutation(name, stands_for, "multiply_and_store_late", after_pass(pass_name, edit), "sm_90a")
+    for name, stands_for, pass_name, edit in (
         (
             "a part is lost where K is short",
             "a tile waits for the next one's products, though these are fewer than its parts",

@@ -54,7 +54,7 @@ class Tensor:
 
     @property
     def dtype(self) -> dtype:
-        return next(known for known in (float32, int64) if known.numpy == self.values.dtype)
+        return next(dtype for dtype in (float32, int64) if dtype.numpy == self.values.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -69,8 +69,8 @@ def mem_get_info(device: Device) -> tuple[int, int]:
     """Return the free and the total bytes of a device."""
     from . import Tensor
 
-    alive = [each for each in Tensor.alive.values() if each.device == device]
-    return TOTAL_BYTES - sum(each.values.nbytes for each in alive), TOTAL_BYTES
+    alive = [tensor for tensor in Tensor.alive.values() if tensor.device == device]
+    return TOTAL_BYTES - sum(tensor.values.nbytes for tensor in alive), TOTAL_BYTES
 
 
 class Stream:
