@@ -210,12 +210,12 @@ def test_a_loop_stores_through_a_map_that_it_makes_anew(
     assert "cp.async.bulk.tensor.2d.global" in kernel.ptx
     sizes = [(17, 68), (5, 92), (0, 68), (40, 4), (1, 8), (9, 40)]
     x = tensor((16, 64), "fp32")
-    outs = [view((24, 96 + 4 * number), "fp32", seed=number) for number in range(len(sizes))]
+    outs = [tensor((24, 96 + 4 * number), "fp32", seed=number) for number in range(len(sizes))]
     expected = [out.copy() for out in outs]
-    for number, (tensor, (rows, columns)) in enumerate(zip(expected, sizes, strict=True)):
+    for number, (view, (rows, columns)) in enumerate(zip(expected, sizes, strict=True)):
         inside = view[1:rows, 4:columns][:16, :64]
         inside[...] = x[: inside.shape[0], : inside.shape[1]] + number
-    steps = [tensor.strides[0] // 4 for tensor in outs]
+    steps = [view.strides[0] // 4 for view in outs]
     size_table = np.array(
         [(*pair, step) for pair, step in zip(sizes, steps, strict=True)], np.int32
     )

@@ -27,7 +27,7 @@ from aotc.ir.passes import Pipeline
 from aotc.metadata import ParamSlot
 from aotc.package.archive.index import Kernel as Record
 from aotc.package.verify import planned_launch as planned
-from aotc.package.verify.reference_cache import KeptReferences
+from aotc.package.verify.reference_cache import ReferenceCache
 from aotc.package.verify.subjects import Subject, load_subjects
 from aotc.package.verify.variants import VariantResult, verify_variant
 from aotc.schedule import pipeline
@@ -37,7 +37,7 @@ from tests.support.hazards import HazardError, no_fallback
 MANIFEST = Path(__file__).parents[1] / "mutation_cases" / "kernels.toml"
 
 # Of kernels as they should be: a bug that leaves the tile IR as it is leaves its meaning, too.
-_REFERENCES = KeptReferences()
+_REFERENCES = ReferenceCache()
 
 Plant: TypeAlias = Callable[[], AbstractContextManager[None]]
 Edit: TypeAlias = Callable[[Kernel], None]
@@ -104,7 +104,7 @@ def _verified(subject: Subject) -> Evidence:
         return kernels[-1]
 
     with records_kept() as records:
-        result = verify_variant(subject, compiler=compiler, kept=_REFERENCES)
+        result = verify_variant(subject, compiler=compiler, cache=_REFERENCES)
     request, first = subject.request, kernels[0]
     assert request is not None
     condition = planned.launch_condition(request, first.guards, first.params)
