@@ -1,7 +1,7 @@
 """Archives with some bytes changed, and checksums that fit.
 
-What is changed lies in the header and the root, which stand in the file as they are, or in the index of
-a kernel, which is taken out of its frame and put back in a new one.
+The header and the root are stored uncompressed and edited in place. The index of a kernel is decompressed
+from its frame, edited, and stored in a new frame.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _records(data: bytes, name: str, kernel: int = ROOT) -> list[tuple[Any, ...]
 
 
 def places_of(data: bytes) -> list[tuple[int, int, int, int]]:
-    """Return where each place of a frame stands: kernel, number of the frame there, place, and that of the place."""
+    """Return each reference to a frame: kernel, frame number, offset of the frame, offset of the reference."""
     places: list[tuple[int, int, int, int]] = []
     for kernel, (_, count, offset, stored_bytes, *_) in enumerate(_records(data, "ENTRIES")):
         for frame in range(count):
@@ -113,9 +113,9 @@ def with_contents(data: bytes, contents: Mapping[int, bytes]) -> bytes:
 
 
 def with_frames(data: bytes, frames: Mapping[int, tuple[bytes, int]]) -> bytes:
-    """Return the archive with other frames, given with the size that each is said to decode to.
+    """Return the archive with other frames, each with its declared raw size.
 
-    An index that is not among them gets the records of blobs that are.
+    Indices outside `frames` get the new records of the blobs in it.
     """
     rows = frame_rows(data)
     stored = [(data[start : start + size], raw_bytes) for start, size, raw_bytes, _ in rows]
@@ -198,6 +198,6 @@ def with_blob(data: bytes, content: bytes, *, level: int = 3) -> bytes:
 
 
 def with_frame(data: bytes, frame: bytes, raw_bytes: int) -> bytes:
-    """Return such an archive with another frame, which is said to decode to `raw_bytes`."""
+    """Return such an archive with another frame of declared raw size `raw_bytes`."""
     sized = with_field(data, "BLOBS", 0, 8, u32(raw_bytes), 0)
     return with_frames(sized, {1: (frame, raw_bytes)})

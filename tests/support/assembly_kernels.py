@@ -64,7 +64,7 @@ def scale_pairs(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def differences(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Four bytes at a time, by assembly that the compiler may not touch."""
+    """Process four bytes at a time by opaque assembly."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + offsets, mask=offsets < n, other=0)
     y = tl.load(y_ptr + offsets, mask=offsets < n, other=0)
@@ -100,7 +100,7 @@ def unpacked_product(a_ptr, b_ptr, out_ptr, BLOCK: tl.constexpr):
 
 @triton.jit
 def needs_hopper(x_ptr, BLOCK: tl.constexpr):
-    """An instruction that came with sm_90."""
+    """Use an instruction new in sm_90."""
     offsets = tl.arange(0, BLOCK)
     x = tl.inline_asm_elementwise(
         "{ .reg .pred p; elect.sync _|p, $1; selp.b32 $0, 1, 0, p; }",

@@ -1,7 +1,7 @@
-"""Caches in pages with the sequences of a batch in them, and what decoding must compute.
+"""Paged caches for a batch of sequences, and references for decoding.
 
-Pages are handed out in random order, and each sequence has some that it does not fill: what lies
-behind its end is finite and large, so a token too many shows.
+Pages are assigned in random order, and the last page of each sequence is partly filled. The rest
+of it is finite and large, so that one token too many shows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def interpret(kernel: Kernel, grid: tuple[int, ...], values: Mapping[str, Any]) 
 
 @dataclass
 class PagedCache:
-    """Keys and values of a batch, (pages, kv heads, page, features), and who has which page."""
+    """Keys and values of a batch, (pages, kv heads, page, features), and the page table."""
 
     keys: Array
     values: Array
@@ -79,7 +79,7 @@ def paged_cache(
     features: tuple[int, int],
     scalar: ScalarType = BF16,
 ) -> PagedCache:
-    """Return a cache of random data in which sequences have these lengths."""
+    """Return a cache of random data for sequences of these lengths."""
     max_pages = max(1, *(cdiv(length, page) for length in lengths))
     n_pages = len(lengths) * max_pages + 2
     table = rng.permutation(n_pages)[: len(lengths) * max_pages].reshape(len(lengths), max_pages)
@@ -100,7 +100,7 @@ def decoded(
     k_scale: Array | None = None,
     v_scale: Array | None = None,
 ) -> Expected:
-    """Return what (batch, heads, features) queries must get, rounded to bf16."""
+    """Return the reference output for (batch, heads, features) queries, rounded to bf16."""
     values, errors = [], []
     unit_scales = np.ones(cache.keys.shape[1])
     k_scale, v_scale = (

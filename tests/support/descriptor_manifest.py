@@ -1,4 +1,4 @@
-"""A manifest whose kernel takes tensor descriptors, compiled and put together as a build does."""
+"""A manifest of a kernel with tensor descriptors, compiled and assembled as a build does."""
 
 from __future__ import annotations
 

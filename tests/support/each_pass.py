@@ -1,7 +1,6 @@
-"""Schedule a kernel and compare what it computes after every pass, in the interpreter.
+"""Schedule a kernel and compare its results after every pass, in the interpreter.
 
-Races are looked for wherever barriers are there: not between the pass that first uses shared memory and the
-one that inserts its barriers.
+Races are checked except between the first pass to use shared memory and the insertion of barriers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Python environment with the loader and what that requires, and a wheel: no compiler, no LLVM."""
+"""A Python environment with the loader, its requirements and a wheel: no compiler, no LLVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make(folder: Path, wheel: Path) -> Path:
     )
     python = folder / "bin" / "python"
     (site,) = folder.glob("lib/python3*/site-packages")
-    # What the distribution aotc-runtime holds, and what it requires.
+    # The contents and the requirements of the distribution aotc-runtime.
     runtime = site / "aotc"
     skipped = shutil.ignore_patterns("__pycache__", "*.c", "*.h")
     shutil.copytree(ROOT / "aotc" / "runtime", runtime / "runtime", ignore=skipped)
@@ -34,7 +34,7 @@ def make(folder: Path, wheel: Path) -> Path:
 
 
 def run(python: Path, program: str, *arguments: str) -> str:
-    """Run a program in the environment, and return what it printed; fail with its errors."""
+    """Run a program in the environment, and return its output; fail with its errors."""
     process = subprocess.run(
         [str(python), "-I", "-c", program, *arguments],
         capture_output=True,

@@ -1,7 +1,7 @@
 """Products through tensor descriptors and of few rows: inputs, odd shapes and the right answers.
 
-As in `matrix_cases`, a case makes launches and knows nothing of how they are run. Signatures are
-written as a manifest has them, so that blocks of descriptors follow the constants of a build.
+As in `matrix_cases`, a case makes launches and is independent of how they run. Signatures are
+written as in a manifest, so that blocks of descriptors follow the constants of a build.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SCALES = {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
 def _scales(
     rng: np.random.Generator, kind: str, rows: int, columns: int
 ) -> tuple[dict[str, Tensor], Array]:
-    """Return the arguments, and what a product is to be multiplied by."""
+    """Return the arguments, and the scale of the product."""
     if kind == "none":
         return {}, np.ones((1, 1))
     rows, columns = (1, 1) if kind == "tensor" else (rows, columns)
@@ -351,7 +351,7 @@ CASES: dict[str, HopperCase] = {
 
 
 def constants_of(build: Constants) -> dict[str, Any]:
-    """Return what the kernel takes as constants; FUSED says only which arguments there are."""
+    """Return the kernel's constants; FUSED only selects arguments."""
     return {name: value for name, value in build.items() if name != "FUSED"}
 
 
@@ -366,5 +366,5 @@ def points() -> list[tuple[HopperCase, str, int]]:
 
 
 def scalar_of(dtype: str) -> ScalarType:
-    """Return the scalar type that a case calls `dtype`."""
+    """Return the scalar type named `dtype` in a case."""
     return SCALARS[dtype]

@@ -24,7 +24,7 @@ from tests.support.pointer_kernels import Launch
 def mapped(
     request: CompileRequest, *, without: tuple[str, ...] = (), map_them: bool = True
 ) -> tuple[Kernel, Schedule]:
-    """Return a kernel after the passes up to the one under test, and what that remarked."""
+    """Return a kernel after the pass under test, and the remarks of the pass."""
     signature, constants = dict(request.signature), dict(request.constants)
     kernel = translate(request.source, request.kernel, signature, constants).kernel
     target = TARGETS[request.target].excluding(without)
@@ -38,7 +38,7 @@ def mapped(
 
 
 def remarks_on(name: str, schedule: Schedule) -> list[str]:
-    """Return what was remarked of an argument, without the places."""
+    """Return the remarks on an argument, without their source positions."""
     texts = [remark.partition(": ")[2] for remark in schedule.remarks]
     return [text for text in texts if text.startswith(name)]
 

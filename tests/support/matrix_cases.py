@@ -1,7 +1,7 @@
 """Kernels around matrix products and atomics: inputs, boundary shapes and the right answers.
 
-As in `kernel_cases`, a case makes launches and knows nothing of how they are run. Blocks are small,
-so that loops and edges show on small arrays.
+As in `kernel_cases`, a case makes launches and is independent of how they run. Blocks are small, so
+that small arrays exercise loops and edges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Grid = Callable[[Mapping[str, Any]], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class MatrixCase:
-    """One kernel: how to launch it, at which shapes, with which constants.
+    """One kernel: launches, shapes and constants.
 
     `grid` gets arguments and constants by name.
     """
@@ -50,7 +50,7 @@ class MatrixCase:
         return str(KERNELS / self.source)
 
     def constants(self, build: Constants) -> dict[str, Any]:
-        """Return what the kernel takes as constants; the rest of a build is for its launches."""
+        """Return the kernel's constants; the rest of a build is for its launches."""
         return {name: value for name, value in build.items() if name not in self.not_constants}
 
     def grid_of(self, launch: Launch, build: Constants) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ class MatrixCase:
 
 
 def signature_of(launch: Launch, *, promised: bool) -> dict[str, str]:
-    """Return the argument types; with `promised`, all that can be said of the values."""
+    """Return the argument types; with `promised`, with all promises true of the values."""
     types: dict[str, str] = {}
     for name, arg in launch.args.items():
         if isinstance(arg, Tensor):

@@ -1,4 +1,4 @@
-"""Op classes of a test's own, which are forgotten after it."""
+"""Temporary op classes of a test, unregistered after it."""
 
 from __future__ import annotations
 

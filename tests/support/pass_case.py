@@ -1,4 +1,4 @@
-"""One pass on IR text whose CHECK lines say what it makes of it."""
+"""Tests of one pass on IR text with CHECK lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Pass = Callable[[Kernel, Schedule], None]
 def applied(
     text: str, *passes: Pass, target: str = "sm_90a", config: Config | None = None
 ) -> Kernel:
-    """Return the kernel of `text` after passes; assert that it is valid IR and as its CHECKs say."""
+    """Run passes on the kernel of `text`; verify the IR and match the CHECK lines."""
     kernel = parse_kernel(without_checks(text))
     verify(kernel)
     _run(kernel, passes, Schedule(TARGETS[target], config or Config()))
@@ -38,9 +38,9 @@ def assert_same_meaning(
     *,
     lower: Sequence[Pass] = (),
 ) -> None:
-    """Assert that interpreted on `args` the kernel leaves in arrays what the kernel of `text` does.
+    """Interpret the kernel and the kernel of `text` on `args`, and compare the arrays.
 
-    Both go through the passes `lower` first; races are looked for.
+    Both go through the passes `lower` first, and are checked for races.
     """
     original, kernel = parse_kernel(without_checks(text)), kernel.clone()
     for version in (original, kernel):

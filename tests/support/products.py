@@ -1,7 +1,7 @@
-"""One loop of matrix products, run in every way there is, on numbers that no type has to round.
+"""One loop of matrix products, run in every way, on exact numbers.
 
-Operands are small integers, so every product and sum is exact in every type and results compare to
-the bit, however a product was cut and summed.
+Operands are small integers, so every product and sum is exact in every type. Results compare to the
+bit for any tiling and order of sums.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ WATCHED = ("assign_layouts", "pipeline_loads", "overlap_wgmma", "insert_barriers
 
 @dataclass(frozen=True)
 class Matmul:
-    """Describe a product of (M, K) and (K, N); `a_is_t` and `b_is_t` say what lies transposed.
+    """Describe a product of (M, K) and (K, N); `a_is_t` and `b_is_t` mark transposed operands.
 
-    With `promised` pointers, strides and extents are known to be multiples of 16; `way` is that of
-    the source, or "persistent".
+    With `promised`, pointers, strides and extents are declared multiples of 16. `way` selects the
+    source, or "persistent".
     """
 
     dtype: str = "bf16"
@@ -118,7 +118,7 @@ def check(actual: Any, matmul: Matmul, when: str) -> None:
 
 
 def interpreted(matmul: Matmul) -> Kernel:
-    """Schedule a kernel, interpreted after every pass that has to do with products; return it."""
+    """Schedule a kernel, interpreted after every pass on dots; return it."""
     kernel = matmul.kernel()
 
     def compare(name: str, current: Kernel) -> None:

@@ -15,9 +15,9 @@ Target = int | Sequence[int] | str
 
 
 def instruction(mnemonic: str, sources: Sequence[Any], target: Target = 32) -> Instruction:
-    """Return an instruction whose sources are registers as wide as arrays, or Python constants.
+    """Return an instruction on registers as wide as arrays, or on Python constants.
 
-    `target` is the width of the result, those of a vector's elements, or "pair" for `d|p`.
+    `target` is the width of the result, the widths of a vector's elements, or "pair" for `d|p`.
     """
     opcode, *modifiers = mnemonic.split(".")
     operands: list[Operand] = [_target(target)]
@@ -64,7 +64,7 @@ def words(bits: int, count: int = 200, seed: int = 0) -> Any:
     random = np.random.default_rng([bits, seed])
     dtype = np.dtype(f"u{bits // 8}")
     numbers = random.integers(0, 1 << bits, count, dtype=dtype)
-    # Small and sparse words hit what uniform ones never do.
+    # Small and sparse words hit cases out of reach of uniform ones.
     numbers[: count // 4] >>= random.integers(0, bits, count // 4).astype(dtype)
     top = 1 << (bits - 1)
     ends = np.array([0, 1, 2, top - 1, top, top + 1, 2 * top - 1, 2 * top - 2], dtype)

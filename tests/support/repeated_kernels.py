@@ -1,4 +1,4 @@
-"""Kernels that repeat one thing N times: what a compile does with it must not grow faster than N."""
+"""Kernels with one construct repeated N times, to check for compile time linear in N."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ MANY_LIVE = ("kept loads", "carried")
 
 
 def repeated(name: str, size: int, target: str = "sm_90a", num_warps: int = 4) -> CompileRequest:
-    """Return the request for a kernel that repeats something `size` times."""
+    """Return the request for a kernel with `size` repetitions."""
     return compile_request(
         "kernel",
         source=KERNELS[name](size),

@@ -9,7 +9,7 @@ Rows = NDArray[np.float32]
 
 
 def rows_with_nan(count: int, length: int, *, ties: bool, seed: int = 0) -> Rows:
-    """Return rows of which half is NaN, the last one all of it; without `ties` all numbers differ."""
+    """Return half-NaN rows, the last one all NaN; without `ties` all numbers differ."""
     random = np.random.default_rng([seed, count, length])
     numbers = random.permuted(np.tile(np.arange(length), (count, 1)), axis=1) - length // 2
     x = (numbers // 4 if ties else numbers).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Cases of products whose weights have fewer bits than the rows they multiply; see `hopper_cases`."""
+"""Cases of products with weights of fewer bits than the rows; see `hopper_cases`."""
 
 from __future__ import annotations
 

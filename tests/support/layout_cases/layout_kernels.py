@@ -1,4 +1,4 @@
-"""Kernels whose tiles change threads in every way: for the GPU tests of layout conversions."""
+"""Kernels with layout conversions of every kind, for the GPU tests."""
 
 import triton
 import triton.language as tl

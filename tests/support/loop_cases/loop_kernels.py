@@ -1,4 +1,4 @@
-"""Loops that load, one for each way the pipeline treats a load."""
+"""Loops with loads, one for each treatment by the pipeliner."""
 
 import triton
 import triton.language as tl
@@ -48,7 +48,7 @@ def turned(a_ptr, b_ptr, c_ptr, count, stride, OTHER: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def gathered(x_ptr, index_ptr, out_ptr, count, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Add rows that an index selects, turned, so that they go through shared memory."""
+    """Add gathered rows, transposed, so that they go through shared memory."""
     offsets = tl.arange(0, BLOCK)
     col = tl.arange(0, WIDTH)
     acc = tl.load(out_ptr + col[:, None] * BLOCK + offsets[None, :])
@@ -62,7 +62,7 @@ def gathered(x_ptr, index_ptr, out_ptr, count, WIDTH: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def gathered_twice(x_ptr, page_ptr, index_ptr, out_ptr, count, BLOCK: tl.constexpr):
-    """Sum blocks whose number a page holds, whose number an index holds: scalars on the way."""
+    """Sum blocks through two levels of scalar indirection: index, page, block."""
     offsets = tl.arange(0, BLOCK)
     acc = tl.zeros([BLOCK], tl.float32)
     for i in range(count):
@@ -74,7 +74,7 @@ def gathered_twice(x_ptr, page_ptr, index_ptr, out_ptr, count, BLOCK: tl.constex
 
 @triton.jit
 def looked_up_before(x_ptr, index_ptr, out_ptr, count, BLOCK: tl.constexpr):
-    """Sum blocks whose number was loaded in the iteration before."""
+    """Sum blocks by a number loaded in the previous iteration."""
     offsets = tl.arange(0, BLOCK)
     acc = tl.zeros([BLOCK], tl.float32)
     block = tl.load(index_ptr)
@@ -86,7 +86,7 @@ def looked_up_before(x_ptr, index_ptr, out_ptr, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def chased(next_ptr, out_ptr, count):
-    """Follow a chain: every address is what the iteration before loaded."""
+    """Chase pointers: each address is loaded in the previous iteration."""
     index = 0
     for _ in range(count):
         index = tl.load(next_ptr + index)
@@ -127,7 +127,7 @@ def accumulated(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def conditional(x_ptr, y_ptr, out_ptr, count, BLOCK: tl.constexpr):
-    """Sum blocks, and of every other iteration those of y."""
+    """Sum blocks of x, and in every other iteration blocks of y."""
     offsets = tl.arange(0, BLOCK)
     acc = tl.zeros([BLOCK], tl.float32)
     for i in range(count):
@@ -140,7 +140,7 @@ def conditional(x_ptr, y_ptr, out_ptr, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def unrolled(x_ptr, out_ptr, start, stop, STEP: tl.constexpr, FACTOR: tl.constexpr):
-    """Fold numbers in an order that shows: the sum so far times three, plus the next."""
+    """Fold numbers so that order matters: three times the sum so far, plus the next."""
     total = start.to(tl.int64)
     for i in tl.range(start, stop, STEP, loop_unroll_factor=FACTOR):
         total = total * 3 + tl.load(x_ptr + (i - start)) + i.to(tl.int64)
@@ -149,7 +149,7 @@ def unrolled(x_ptr, out_ptr, start, stop, STEP: tl.constexpr, FACTOR: tl.constex
 
 @triton.jit
 def halo(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
-    """A stencil over blocks: exponentials of an element and of its neighbours that exist."""
+    """A stencil over blocks: exponentials of an element and its existing neighbours."""
     block = tl.program_id(0)
     offsets = block * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < size
@@ -181,7 +181,7 @@ def batch(x_ptr, out_ptr, take, BLOCK: tl.constexpr):
 
 @triton.jit
 def normalized(x_ptr, weight_ptr, out_ptr, BLOCK: tl.constexpr):
-    """A reduction between two loads that know nothing of each other."""
+    """A reduction between two independent loads."""
     offsets = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + offsets)
     total = tl.sum(x * x)
@@ -224,7 +224,7 @@ def sometimes(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def cut_off(x_ptr, out_ptr, start, stop, BLOCK: tl.constexpr, FORM: tl.constexpr):
-    """Fold blocks of which only the last may be cut off; another branch asks for that, too."""
+    """Fold blocks with a mask on the last one only; another branch tests for it, too."""
     total = tl.zeros([BLOCK], tl.int32)
     offsets = tl.arange(0, BLOCK)
     for i in range(start, stop, BLOCK):
@@ -244,7 +244,7 @@ def cut_off(x_ptr, out_ptr, start, stop, BLOCK: tl.constexpr, FORM: tl.constexpr
 
 @triton.jit
 def cut_off_by_number(x_ptr, out_ptr, count, stop, BLOCK: tl.constexpr):
-    """The same, of blocks that are counted."""
+    """The same, by block number."""
     total = tl.zeros([BLOCK], tl.int32)
     offsets = tl.arange(0, BLOCK)
     for j in range(count):

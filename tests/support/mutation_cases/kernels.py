@@ -1,6 +1,6 @@
 """Kernels to plant compiler bugs under, each small and sensitive to one part of the compiler.
 
-Integers where they will do: a result that is to be right to the bit hides nothing.
+Integers where possible: comparison to the bit hides no error.
 """
 
 import triton
@@ -20,7 +20,7 @@ def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_one_in_place(x_ptr, n, BLOCK: tl.constexpr):
-    """Add 1 to x, then store the doubled sum: what is loaded again has changed."""
+    """Add 1 to x in place, reload it, and store twice the sum."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i, mask=i < n)
     tl.store(x_ptr + i, x + 1, mask=i < n)
@@ -62,7 +62,7 @@ def every_second(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def spread(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store elements whose places are only small after a remainder of 64 bits."""
+    """Store elements at offsets reduced by a 64-bit remainder."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     far = (i.to(tl.int64) + 1) * 3000000019
     tl.store(out_ptr + i, tl.load(x_ptr + far % 1009, mask=i < n), mask=i < n)
@@ -81,7 +81,7 @@ def shared_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
 
 @triton.jit
 def largest(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
-    """Store the largest element of every row, -1000 if there is none that is larger."""
+    """Store the largest element of every row, at least -1000."""
     row = tl.program_id(0)
     i = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * stride + i, mask=i < n_cols, other=-1000)
@@ -115,7 +115,7 @@ def follow(a_first, b_first, a_next, b_next):
 
 @triton.jit
 def recurrence(a_ptr, b_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
-    """Store x[i] = a[i] x[i-1] + b[i] of every row: a scan whose order matters."""
+    """Store x[i] = a[i] x[i-1] + b[i] of every row: a non-commutative scan."""
     row = tl.program_id(0)
     i = tl.arange(0, BLOCK)
     mask = i < n_cols
@@ -142,7 +142,7 @@ def turn(x_ptr, out_ptr, stride_x, stride_out, n_rows, n_cols, BLOCK: tl.constex
 
 @triton.jit
 def turn_two(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
-    """Store x transposed, then y: two trips that may go through the same shared memory."""
+    """Store x transposed, then y: two conversions through the same shared memory."""
     offsets = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     tl.store(out_ptr + offsets, tl.trans(tl.load(x_ptr + offsets)))
     tl.store(out_ptr + BLOCK * BLOCK + offsets, tl.trans(tl.load(y_ptr + offsets)))
@@ -161,7 +161,7 @@ def turn_all(x_ptr, y_ptr, out_ptr, n_tiles, BLOCK: tl.constexpr):
 
 @triton.jit
 def stack_sums(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
-    """Store the sums of rows, then those of columns in a layout of their own."""
+    """Store the sums of rows, then the sums of columns in another layout."""
     m, n = tl.arange(0, M), tl.arange(0, N)
     x = tl.load(x_ptr + m[:, None] * N + n[None, :])
     tl.store(out_ptr + m, tl.sum(x, axis=1))
@@ -170,7 +170,7 @@ def stack_sums(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def integers(x_ptr, y_ptr, u_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store what depends on how integers are signed and how wide they are."""
+    """Store results sensitive to the signedness and width of integers."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = i < n
     x = tl.load(x_ptr + i, mask=mask, other=1)
@@ -198,7 +198,7 @@ def shared(x_ptr, d_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def floats(x_ptr, half_ptr, eight_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store conversions that round and saturate, and a maximum of which one side is often NaN."""
+    """Store rounding and saturating conversions, and a maximum with one side often NaN."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = i < n
     x = tl.load(x_ptr + i, mask=mask, other=0.0)
@@ -216,7 +216,7 @@ def floats(x_ptr, half_ptr, eight_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def through_memory(x_ptr, scratch_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store x backwards by way of memory that all threads write and read."""
+    """Store x backwards through memory shared by all threads."""
     i = tl.arange(0, BLOCK)
     start = tl.program_id(0) * BLOCK
     tl.store(scratch_ptr + start + i, tl.load(x_ptr + start + i, mask=start + i < n, other=0))
@@ -368,7 +368,7 @@ def accumulate(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def swap_in(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Raise the first element of each block of x, and store what stood there for all of it."""
+    """Raise the first element of each block of x atomically, and broadcast its old value."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     before = tl.atomic_add(x_ptr + tl.program_id(0), 5)
     tl.store(out_ptr + i, before + i, mask=i < n)
@@ -487,7 +487,7 @@ def multiply_columns(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Store A @ B^T in tiles of COLUMNS, 8 columns at a time and those from right to left."""
+    """Store A @ B^T in tiles of COLUMNS, 8 columns at a time from right to left."""
     for tile in range(tl.program_id(0), tl.cdiv(b.shape[0], COLUMNS), tl.num_programs(0)):
         column = tile * COLUMNS
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -534,7 +534,7 @@ def attend(
 
 @triton.jit
 def spread_rows(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
-    """Store how far below their maximum the elements of a row are, times the sum of that."""
+    """Store the distances of a row's elements below its maximum, times the sum of distances."""
     i = tl.arange(0, BLOCK)
     mask = i < n_cols
     offsets = tl.program_id(0) * stride + i
@@ -545,7 +545,7 @@ def spread_rows(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
 
 @triton.jit
 def pass_rows(x_ptr, out_ptr, n_times, BLOCK: tl.constexpr):
-    """Pass rows around the CTAs of a cluster, to the right and to the left, and fold what comes."""
+    """Pass rows around the CTAs of a cluster in both directions, and fold the incoming rows."""
     rank = cluster_rank()
     offsets = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
     right = tl.load(x_ptr + offsets)
@@ -571,7 +571,7 @@ def read_rows(x_ptr, out_ptr, n_times, BLOCK: tl.constexpr):
 
 @triton.jit
 def turn_pieces(x_ptr, y_ptr, out_ptr, counter_ptr, BLOCK: tl.constexpr):
-    """Store a piece of x, wait for the grid, and add that of the next program, twice."""
+    """Store a piece of x, wait for the grid, and add the next program's piece, twice."""
     pid = tl.program_id(0)
     i = tl.arange(0, BLOCK)
     following = (pid + 1) % tl.num_programs(0)

@@ -1,4 +1,4 @@
-"""Kernels of tensors that are described in the kernel, and that threads or the host also write."""
+"""Kernels with device-side tensor descriptors over memory also written by threads or the host."""
 
 import triton
 import triton.language as tl
@@ -19,7 +19,7 @@ def write_and_load(x_ptr, work_ptr, out_ptr, rows, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_groups(x_ptr, rows_ptr, out_ptr, num_groups, BLOCK: tl.constexpr):
-    """Add up the first block of each group of rows, whose tensor is described in the loop."""
+    """Add up the first block of each group of rows, with a descriptor created in the loop."""
     x_ptr += tl.program_id(0) * num_groups * BLOCK * BLOCK
     total = tl.zeros((BLOCK, BLOCK), tl.int32)
     for group in range(num_groups):
@@ -34,7 +34,7 @@ def add_groups(x_ptr, rows_ptr, out_ptr, num_groups, BLOCK: tl.constexpr):
 
 @triton.jit
 def copy_mapped(maps, out_ptr, n_rows, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
-    """Store the first columns of each tensor that a host has described in memory."""
+    """Store the first columns of each tensor, through host-made descriptors in memory."""
     tensor = tl.program_id(0)
     mapped = tl.reinterpret_tensor_descriptor(maps + tensor * 128, [BLOCK, WIDTH], tl.float16)
     i, j = tl.arange(0, BLOCK)[:, None], tl.arange(0, WIDTH)[None, :]

@@ -1,4 +1,4 @@
-"""Bugs where products are started an iteration ahead: which iteration is whose, and what waits."""
+"""Bugs in dots issued an iteration ahead: iteration numbers, stages and waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _wait_for_nothing_fetched(kernel: Kernel) -> None:
 
 
 def _give_back_the_next(kernel: Kernel) -> None:
-    """Give back the stages that the product in flight still reads."""
+    """Release the stages still read by the dot in flight."""
     consumers = found(kernel, roles.Specialize)[0].consumers
     for arrive in [op for op in consumers.walk() if isinstance(op, mbarrier.MbarrierArrive)]:
         stage = arrive.barrier.op
@@ -44,7 +44,7 @@ def _give_back_the_next(kernel: Kernel) -> None:
 
 
 def _one_iteration_more(lowered_bounds: Any) -> Callable[..., Any]:
-    """Take an iteration to exist that does not."""
+    """Run one iteration past the end."""
 
     def wrong(loop: Any, count: int, build: Builder) -> list[Value]:
         bounds = lowered_bounds(loop, count, build)
@@ -64,7 +64,7 @@ def _same_again(later_stage: Any) -> Callable[..., Any]:
 
 
 def _finish_the_next(index: Any) -> Callable[..., Any]:
-    """Take the rest of an iteration to be of the one whose dot is in flight."""
+    """Run the rest of an iteration with the number of the dot in flight."""
 
     def wrong(self: Any, offset: int) -> Any:
         right = index(self, offset)

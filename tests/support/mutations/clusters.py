@@ -1,4 +1,4 @@
-"""Bugs where CTAs of a cluster run one program: what they copy and tell each other."""
+"""Bugs in programs of several CTAs: copies and signals within the cluster."""
 
 from __future__ import annotations
 

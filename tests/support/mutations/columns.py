@@ -1,4 +1,4 @@
-"""Bugs in products that leave columns out: too many of them, or of what is loaded, held, awaited."""
+"""Bugs in dots with unused columns left out: too many, or at loads, buffers or waits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _too_short(kernel: Kernel) -> None:
 
 
 def _left_half(demand: Any, op: Any) -> None:
-    """Look at what is split as if nobody looked at the right half."""
+    """Treat the right half of a split as unused."""
     mask = demand.places(op.lhs)
     spread = sum(1 << 2 * bit for bit in range(op.lhs.type.shape[1]) if mask >> bit & 1)
     demand.add(op.value, spread)

@@ -1,4 +1,4 @@
-"""Bugs in loops, branches, and in what runs ahead of its iteration."""
+"""Bugs in loops, branches and prefetches across iterations."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _not_ahead(op: gpu.SharedStage) -> None:
 
 
 def _into_the_slot_read(op: gpu.SharedStage) -> None:
-    """Let the copies of a loop go to the stage that its iteration reads."""
+    """Copy into the stage read by the current iteration."""
     if isinstance(op.parent_op, scf.For) and op.ahead:
         op.ahead = 0
 

@@ -1,4 +1,4 @@
-"""Bugs in offsets that need 64 bits and are cut to 32 on their way, with their sign or without."""
+"""Bugs in 64-bit offsets cut to 32 bits, with or without sign."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.mutations.plant import Edit, Mutation, after_pass, in_llvm, i
 
 
 def _cut(self: Any, value: Any, extend: str) -> Any:
-    """Return an i64 operand that only 32 bits are left of."""
+    """Return an i64 operand truncated to 32 bits."""
     short = self.emit.value(f"trunc i64 {self.materialize(value, 64)} to i32")
     return self.emit.value(f"{extend} i32 {short} to i64")
 
@@ -44,7 +44,7 @@ def _moved(extend: str) -> Callable[[Any], Any]:
 
 
 def _narrow(cls: type[Op], short: ScalarType) -> Edit:
-    """Return the edit that computes all i64 results of a class in 32 bits."""
+    """Return an edit: compute all i64 results of a class in 32 bits."""
 
     def edit(kernel: Kernel) -> None:
         for op in [op for op in kernel.walk() if isinstance(op, cls)]:

@@ -1,4 +1,4 @@
-"""Bugs in what the launcher makes of a launch's arguments: where parameters go, maps of tensors."""
+"""Bugs in the launcher's packing of arguments: parameter offsets, tensor maps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _maps(change: Callable[[TensorMapSpec], TensorMapSpec]) -> Plant:
 
 
 def _other_argument(slots: list[ParamSlot]) -> list[ParamSlot]:
-    """Swap what the first two parameters of one type are given."""
+    """Swap the arguments of the first two parameters of one type."""
     for index, left in enumerate(slots):
         for other, right in enumerate(slots[index + 1 :], index + 1):
             if (left.type, left.tensor_map) == (right.type, None):

@@ -42,7 +42,7 @@ def _rounded(mma: Any) -> Any:
 
 
 def _forgetful(mma: Any) -> Any:
-    """Return an `mma` that adds to what the chain of its accumulator began with."""
+    """Return an `mma` on the accumulator's initial value instead of its latest one."""
     begun: dict[tuple[str, ...], list[str]] = {}
 
     def made(emit: Any, kind: Any, a: Any, b: Any, acc: Any) -> list[str]:

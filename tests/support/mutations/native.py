@@ -1,7 +1,7 @@
-"""Bugs in the launcher's C code: each is compiled into a runtime of its own, which plans `verify`'s launches.
+"""Bugs in the launcher's C code, each compiled into its own runtime to plan `verify`'s launches.
 
-`python -m tests.support.mutations.native` prints a line for each bug, then how many were found; with
-words only those that have one of them in their name. One that crashes the process counts as found.
+`python -m tests.support.mutations.native` prints a line for each bug, then the number found. Words
+select bugs by name. A crash of the process counts as found.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ MUTATIONS = tuple(
 
 
 def build(mutation: NativeMutation | None, folder: Path, objects: Path) -> Path:
-    """Compile the extension with a bug, or as it is; `objects` holds what has none."""
+    """Compile the extension, optionally with a bug; `objects` holds the correct object files."""
     extension = tomli.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     (settings,) = (module for module in extension["ext-modules"] if module["name"] == _NAME)
     compiler = ["cc", "-O0", "-fPIC", "-w", *settings["extra-compile-args"]]
@@ -137,7 +137,7 @@ def build(mutation: NativeMutation | None, folder: Path, objects: Path) -> Path:
 
 
 def judge(library: Path) -> str:
-    """Return what a process whose runtime is `library` says of the kernels, "" for nothing."""
+    """Return the findings of a process with the runtime `library` on the kernels, or ""."""
     command = [sys.executable, "-m", "tests.support.mutations.native", "--judge", str(library)]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if process.returncode:
@@ -184,7 +184,7 @@ def _chosen(words: Sequence[str]) -> Iterator[NativeMutation]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print what becomes of each bug."""
+    """Print the outcome of each bug."""
     parser = argparse.ArgumentParser()
     parser.add_argument("words", nargs="*")
     parser.add_argument("--judge", default="")

@@ -1,4 +1,4 @@
-"""Bugs where a CTA runs one program after the other: which programs it takes, and as which."""
+"""Bugs in persistent CTAs: the set of programs and their numbers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Plant = Callable[[], AbstractContextManager[None]]
 
 
 def _changed(part: str, change: Callable[[Any], Any]) -> Plant:
-    """Return the plant that changes what a function of `assemble` makes for the record."""
+    """Return a plant: change the record field made by a function of `assemble`."""
     return wrapping(assemble, part, lambda make: lambda *given: change(make(*given)))
 
 

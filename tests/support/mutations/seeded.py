@@ -1,9 +1,8 @@
-"""Bugs at seeded places of the compiler's source, as outsiders would plant them, and what finds them.
+"""Bugs at random seeded positions of the compiler's source, and the checks against them.
 
-A place is an operator, a number, a condition or a call of a line that runs while ordinary kernels are
-compiled. The compiler is run from a copy in which that place is changed. A bug is effective if the PTX of
-a kernel, or what its launcher is told, is no longer what it was; it is found if the compiler refuses a kernel or
-`verify` calls one wrong.
+A place is an operator, a number, a condition or a call of a line run while ordinary kernels compile.
+The compiler runs from a copy changed at that place. A bug is effective if it changes the PTX or the
+launch metadata of a kernel. It is found if the compiler refuses a kernel or `verify` reports one.
 
 `python -m tests.support.mutations.seeded --seed N --count 30` prints a line for each, and a table.
 """
@@ -91,7 +90,7 @@ _LARGEST_NUMBER = 128
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, int, Callable[[], None]]]:
-    """Yield what can be changed in a tree: a description, its line, and what makes the change."""
+    """Yield possible changes of a tree: a description, its line, and a function to make it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _LEFT_OUT):
             continue
@@ -128,7 +127,7 @@ def _said(old: ast.AST, new: ast.AST) -> str:
 
 
 def _lines_run(subjects: Sequence[Subject]) -> dict[str, set[int]]:
-    """Return the lines of the parts that run while subjects are compiled, by file."""
+    """Return the lines executed while subjects compile, by file."""
     run: dict[str, set[int]] = {}
     lines_of_code: dict[CodeType, set[int] | None] = {}
     prefixes = tuple(str(ROOT / part) for part in _PARTS)
@@ -192,13 +191,13 @@ def _subjects() -> Iterator[Subject]:
 
 
 def _told(kernel: PtxKernel) -> list[str]:
-    """Return what a kernel is and what its launcher is told."""
+    """Return a kernel's program and the metadata for its launcher."""
     parts = (kernel.ptx, kernel.shared_bytes, kernel.params, kernel.guards, kernel.scratch_bytes)
     return [*map(str, parts), str(kernel.cooperative)]
 
 
 def _judge(baseline: dict[str, list[str]]) -> str:
-    """Return as what a bug of this process's compiler is found: "no effect", "missed", or a kind."""
+    """Return the outcome of the bug in this process's compiler: "no effect", "missed", or a kind."""
     is_effective = False
     for subject in _subjects():
         assert subject.request is not None
@@ -236,7 +235,7 @@ def _judged(root: Path, baseline: Path) -> str:
 
 
 def _copied(folder: Path) -> Path:
-    """Return a copy of all that the compiler needs, of links to files."""
+    """Return a copy of the compiler's tree, made of links to files."""
     for name in ("aotc", "kernels", "tests/support"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, copy_function=os.symlink, ignore=ignored)
@@ -247,7 +246,7 @@ def _copied(folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print what becomes of each bug, then a table."""
+    """Print the outcome of each bug, then a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=30)

@@ -27,7 +27,7 @@ from tests.support.mutations.plant import (
 
 _LAST = "insert_barriers"
 
-# A kernel, which of its barriers, and what stands on both sides of it.
+# A kernel, the number of a barrier in it, and the accesses on both sides.
 _BARRIERS = (
     ("turn", 0, "a tile is written and read transposed"),
     ("turn_two", 0, "the first of two tiles is written and read"),
@@ -54,7 +54,7 @@ def _earlier(kernel: Kernel) -> None:
 
 
 def _only_in(op_class: type, name: str, make: Any) -> Any:
-    """Return what makes of a rule one that sees another function of its module, for some ops."""
+    """Return a wrapper of a rule: replace a function of its module, for some ops."""
 
     @contextmanager
     def spoiled() -> Iterator[None]:

@@ -12,7 +12,7 @@ _LAST = "insert_barriers"
 
 
 def _barrier_after_wait(kernel: Kernel) -> None:
-    """Leave out the barrier that tells all threads what the issuing one has waited for."""
+    """Leave out the barrier after the issuing thread's wait."""
     wait = found(kernel, tma.TmaStoreWait)[0]
     assert isinstance(wait.next, gpu.Barrier)
     wait.next.erase()
@@ -41,14 +41,14 @@ def _wait_if_only(slot: int) -> Edit:
 
 
 def _forget_that_there_is_a_tile(kernel: Kernel) -> None:
-    """Let an iteration pass on that there is no part to be stored."""
+    """Report no pending part to the next iteration."""
     loop = next(op for op in found(kernel, scf.For) if op.carried[-1].hint == "part")
     terminator = loop.body.terminator
     terminator.set_slots([*terminator.slots[:-1], loop.init[-1]])
 
 
 def _begin_with_the_second_part(kernel: Kernel) -> None:
-    """Let an iteration pass on that the second part is the next to be stored."""
+    """Report the second part as the next pending one."""
     (select,) = (
         op
         for op in found(kernel, arith.Select)
