@@ -1,4 +1,4 @@
-"""News fragments: a file for each change that a user sees, moved into CHANGELOG.md by a release."""
+"""News fragments: a file per user-visible change, moved into CHANGELOG.md by a release."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_COLUMNS = 120
 
 
 def mistakes(name: str, text: str) -> list[str]:
-    """Return what is wrong with a fragment."""
+    """Return the mistakes in a fragment."""
     messages: list[str] = []
     if not _NAME.fullmatch(name):
         messages.append(f"{name}: expected SUBJECT.AREA.KIND.md, of {AREAS} and {KINDS}")

@@ -237,7 +237,7 @@ def test_tensor_maps_of_pointers_are_asked_for() -> None:
 
 
 def test_blocks_that_loop_over_programs_are_asked_for() -> None:
-    """They are told the grid behind all else that a launch passes."""
+    """Their last parameters are the grid."""
     source = f"{Path(SOURCE).parent}/matmul.py:matmul_kernel"
     plain = aotc.compile(source, signature=MATMUL, constants=TILES)
     assert not plain.metadata.is_persistent

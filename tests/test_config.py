@@ -1,4 +1,4 @@
-"""What values config keys take."""
+"""Values of config keys."""
 
 from __future__ import annotations
 

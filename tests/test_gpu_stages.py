@@ -1,4 +1,4 @@
-"""The stages up to PTX: a kernel that touches registers of an unfinished `wgmma` is scheduled again."""
+"""The stages up to PTX: a kernel using registers of an unfinished `wgmma` is rescheduled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What limits are called and what values they take."""
+"""Names and values of limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which file an import names: beside the importing file and up to its package's root, no further."""
+"""The file of an import: beside the importing file, up to its package's root, no further."""
 
 from __future__ import annotations
 

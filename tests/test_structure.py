@@ -59,7 +59,7 @@ def _section(title: str) -> str:
 
 
 def _names(path: Path) -> Iterator[str]:
-    """Yield what a file defines: functions, classes, methods, variables and fields."""
+    """Yield the definitions of a file: functions, classes, methods, variables and fields."""
     if path.suffix != ".py":
         yield from re.findall(r"\w+", path.read_text())
         return

@@ -1,4 +1,4 @@
-"""The table of targets, against the assembler that has the last word on it."""
+"""The table of targets, checked against the assembler."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_shared_limit_is_the_assemblers(name: str, ptxas: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if not t.lowered_as], ids=str)
 def test_llvm_emits_the_version_and_target(target: Target) -> None:
-    # In a process of its own: for a version that is too low LLVM ends the process.
+    # In its own process: LLVM ends the process on too low a version.
     script = f"""
 import llvmlite.binding as llvm
 llvm.initialize_all_targets()

@@ -1,4 +1,4 @@
-"""Kernels as operators of PyTorch: schemas, tracers, and what eager calls skip.
+"""Kernels as operators of PyTorch: schemas, tracers, and the fast path of eager calls.
 
 Kernels here compute on the host, in the launch's place. Without PyTorch only schemas are tested.
 """
@@ -85,7 +85,7 @@ def test_choices_of_several_types_have_no_schema() -> None:
 
 
 class HostKernel:
-    """A kernel that computes on the host and notes its launches."""
+    """A kernel stand-in: computes on the host and records its launches."""
 
     def __init__(self, info: KernelInfo, scratch_bytes: int) -> None:
         self.name, self.info, self.scratch_bytes = info.name, info, scratch_bytes

@@ -1,4 +1,4 @@
-"""Types of tuples: brackets, names, and what launches pass in their place."""
+"""Types of tuples: brackets, names, and the flattened launch arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run examples/jax on JAX's CPU platform: handlers launch on the fake driver, whose kernels NumPy computes.
+"""Run examples/jax on JAX's CPU platform: handlers launch on the fake driver, and NumPy computes the kernels.
 
 python jax_program.py LIBRARY DRIVER
 """
@@ -47,7 +47,7 @@ def compute(pointer: ctypes._Pointer[RawLaunch]) -> None:
 
 
 def _error(function: Callable[..., object], *args: object) -> str:
-    """Return what a call is refused with, or ""."""
+    """Return the error message of a call, or ""."""
     try:
         jax.block_until_ready(function(*args))
     except jax.errors.JaxRuntimeError as error:

@@ -1,4 +1,4 @@
-"""Kernels with assembly of their own: they assemble everywhere and mean what their tile IR means."""
+"""Kernels with inline assembly: they assemble on all targets and match their tile IR."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_the_emulator_cannot_read_is_the_users(tmp_path: Path) -> None:
     assert caught.value.loc is not None
 
 
-# ---- assembly that is refused -----------------------------------------------------------------
+# ---- invalid assembly -------------------------------------------------------------------------
 
 BAD = """
 import triton

@@ -1,4 +1,4 @@
-"""Programs that hand results to each other by flags: loads that acquire, stores that release."""
+"""Programs handing over results by flags: acquire loads, release stores."""
 
 from __future__ import annotations
 

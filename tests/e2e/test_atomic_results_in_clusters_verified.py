@@ -1,4 +1,4 @@
-"""`aotc verify` on programs of several CTAs that use what an atomic returns."""
+"""`aotc verify` on programs of several CTAs with uses of atomic results."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str)
 
 @pytest.mark.parametrize("num_ctas", [1, 2, 4])
 def test_a_lock_keeps_other_clusters_out(num_ctas: int) -> None:
-    seed = 1  # without one, warps take turns in which a lock is rarely free
+    seed = 1  # without one, the round robin of warps rarely finds a lock free
     kernel = aotc.compile(
         "locked",
         source=SOURCE,

@@ -35,7 +35,7 @@ def _compiled(causal: bool, num_stages: int, mma_stages: int, narrow: bool) -> P
 
 @lru_cache
 def _compiled_pair(causal: bool, mma_stages: int, block_q: int = 0) -> PtxKernel:
-    """Return the kernel for dK and dV, which stores gradients of scores for blocks of queries, if any."""
+    """Return the kernel for dK and dV, storing gradients of scores for blocks of queries, if any."""
     outputs = ("dscores_ptr", "dk", "dv")
     constants = {"BLOCK_Q": block_q} if block_q else {}
     name, stages = "attention_backward_pair_kernel", (2, mma_stages)
@@ -44,7 +44,7 @@ def _compiled_pair(causal: bool, mma_stages: int, block_q: int = 0) -> PtxKernel
 
 @lru_cache
 def _compiled_storing(causal: bool, mma_stages: int, block_q: int) -> PtxKernel:
-    """Return the kernel of one CTA for dK and dV, which stores gradients of scores for blocks of queries."""
+    """Return the single-CTA kernel for dK and dV, storing gradients of scores for blocks of queries."""
     constants = {"NARROW": mma_stages > 1, "BLOCK_Q": block_q} | TOGETHER
     name, stages = "attention_backward_kernel", (3, mma_stages)
     outputs = ("dq", "dscores_ptr", "dk", "dv")
@@ -53,7 +53,7 @@ def _compiled_storing(causal: bool, mma_stages: int, block_q: int) -> PtxKernel:
 
 @lru_cache
 def _compiled_stored(causal: bool, block_m: int) -> PtxKernel:
-    """Return the kernel for dQ by gradients of scores that are stored."""
+    """Return the kernel for dQ from stored gradients of scores."""
     kinds = {
         "dscores": f"tensordesc<bf16[1,64,{block_m}]>",
         "k": f"tensordesc<bf16[1,64,{HEAD_DIM}]>",
@@ -203,7 +203,7 @@ def test_gradients_by_pairs_of_ctas(
 def test_dq_by_gradients_of_scores_that_are_stored(
     n_queries: int, n_keys: int, num_ctas: int, block_m: int, causal: bool
 ) -> None:
-    """What is not stored is NaN: nothing of it may reach dQ."""
+    """Unwritten scores are NaN: none may reach dQ."""
     values, expected = _operands(n_queries, n_keys, causal=causal)
     values["dq"] = np.full((HEADS, n_queries, HEAD_DIM), np.nan, ml_dtypes.bfloat16)
     n_stored = HEADS_PER_KV_HEAD * -(-n_queries // BLOCK_M) * BLOCK_M
@@ -284,6 +284,6 @@ def _operands(
 def _check(values: dict[str, Any], exact: dict[str, np.ndarray]) -> None:
     for name, expected in exact.items():
         actual = values[name].astype(np.float64)
-        # Weights and gradients of scores are rounded to bf16, of which a sum averages most away.
+        # Weights and gradients of scores are rounded to bf16; a sum averages most of the error away.
         bound = 2.0**-7 * np.abs(expected).max() + 1e-5  # of a single key, differences alone
         np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)

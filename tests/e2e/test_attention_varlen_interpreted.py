@@ -36,7 +36,7 @@ Seen = Callable[[Array, Array], Array]
 
 
 class Packed:
-    """Sequences one after another, with what of them each query sees."""
+    """Packed sequences, with the keys visible to each query."""
 
     def __init__(
         self, rng: np.random.Generator, heads: tuple[int, int], q: ScalarType, cached: ScalarType

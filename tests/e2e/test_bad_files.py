@@ -1,6 +1,6 @@
-"""Every mistake that manifests, archives and other files can have, made as a user makes it.
+"""Every mistake in manifests, archives and other files, as a user makes it.
 
-The exit code is 1, nothing is written, and what an earlier build wrote stays.
+The exit code is 1, nothing is written, and the output of an earlier build stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_worker")
 
 _TWICE = MANIFEST[MANIFEST.index("[[kernel") :]
 _MISTAKES = [
-    # old | new | place | what is printed
+    # old | new | position | message
     ("grid =", "gird =", "8:1", "the unknown key 'gird' | did you mean 'grid'?"),
     ("version =", "verison =", "3:1", "the unknown key 'verison' | did you mean 'version'?"),
     ("[package]", "[pakage]", "1:2", "the unknown key 'pakage' | did you mean 'package'?"),
@@ -366,7 +366,7 @@ def test_what_lies_beside_an_archive_is_no_file(
 
 
 def _make_unreadable(path: Path, kind: str) -> None:
-    """Make what nobody can read whole: a FIFO would block for ever, others fill the memory."""
+    """Make files impossible to read whole: a FIFO would block for ever, others fill the memory."""
     if kind == "FIFO":
         os.mkfifo(path)
     elif kind == "device":

@@ -1,7 +1,7 @@
-"""Kernels whose rows go by bulk copies, compiled and run in the emulator, against NumPy.
+"""Kernels with bulk copies of rows, compiled and run in the emulator, against NumPy.
 
-The emulator counts the bytes that a phase waits for, reports reads of what has not landed or was
-never written, and refuses copies of other than whole pieces of 16 bytes inside of the arrays.
+The emulator counts the bytes of each mbarrier phase. It reports reads of data still in flight or
+never written, and refuses copies of other than whole 16-byte pieces inside the arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEEDS = (0, 1, 2)
 
 
 def rows_kernel(folder: Path, case: Rows, num_stages: int = 3, **options: Any) -> PtxKernel:
-    """Compile a kernel whose loop copies."""
+    """Compile a kernel with bulk copies in its loop."""
     constants = {"BLOCK": case.block, "STAGES": num_stages, "WS": False, **case.constants}
     kernel = compiled(folder, case.source, case.types, constants, **options)
     assert COPY in kernel.ptx
@@ -93,7 +93,7 @@ def test_every_way_to_reduce_into_a_run(tmp_path: Path, case: Stored) -> None:
 def test_every_way_to_store_a_run(
     tmp_path: Path, case: Stored, warp_specialize: bool | None
 ) -> None:
-    """What is stored is doubled, all else stays: behind the row, and where a condition is not met."""
+    """Stored elements are doubled; the rest stays: past the row, and where a condition is false."""
     options = {"warp_specialize": warp_specialize}
     kernel = compiled(tmp_path, case.source, case.types, case.constants, **options)
     assert STORE in kernel.ptx
@@ -137,7 +137,7 @@ SOFTMAX = """def k(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.cons
 def test_persistent_rows_with_reductions(
     tmp_path: Path, n_rows: int, n_cols: int, warp_specialize: bool | None
 ) -> None:
-    """Two loads an iteration, barriers of those who compute, and stores beside the copies."""
+    """Two loads an iteration, barriers of the consumers, and stores beside the copies."""
     pointers = dict.fromkeys(("x_ptr", "w_ptr", "out_ptr"), "*fp32:16")
     signature = {**pointers, "stride": "i32:16", "n_rows": "i32", "n_cols": "i32:4"}
     options = {"num_warps": 2, "warp_specialize": warp_specialize}

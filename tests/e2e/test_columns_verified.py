@@ -1,7 +1,7 @@
-"""Products of which only some columns are stored: every type, width and way of the operands.
+"""Dots with only some columns stored: every type, width and operand path.
 
-What is stored comes from the last column that is multiplied on, so an instruction that is too
-narrow shows in the first column of the output, whatever its width.
+The stored columns count from the last one multiplied. So an instruction of too small a width shows
+in the first column of the output.
 """
 
 from __future__ import annotations

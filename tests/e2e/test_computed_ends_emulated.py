@@ -1,4 +1,4 @@
-"""Rows of a sequence that starts and ends where the kernel has loaded, by tensor copies through pointers."""
+"""Tensor copies through pointers, for rows of a sequence with loaded bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A softmax of one row by programs that wait for each other: verified, and launched as such."""
+"""A softmax of one row by a cooperative grid: verified, and launched cooperatively."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decode over paged caches, interpreted, against float64: the splits, then what combines them."""
+"""Decode over paged caches, interpreted, against float64: the splits, then the combination."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COMBINE = {
 }
 # Page, tokens of a copy, tokens of an iteration.
 TILES = [(16, 16, 16), (16, 16, 64), (64, 64, 64), (64, 16, 32)]
-# Heads, key heads, rows of a tile: also more heads than rows, and a number that is no power of two.
+# Heads, key heads, rows of a tile: also more heads than rows, and a number not a power of two.
 HEADS = [(8, 1, 16), (6, 2, 16), (20, 1, 16), (2, 2, 64)]
 
 
@@ -120,7 +120,7 @@ def _decode(
     interpret(
         split, (n_kv_heads * cdiv(n_heads // n_kv_heads, block_h), n_sequences, n_splits), values
     )
-    # What a sequence does not need is not written.
+    # Splits past the end of a sequence are not written.
     for sequence, length in enumerate(cache.lengths):
         count = cdiv(cdiv(int(length), page), pages_per_split)
         written = ~np.isnan(values["lse_ptr"][sequence])

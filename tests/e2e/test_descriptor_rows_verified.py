@@ -1,4 +1,4 @@
-"""`aotc verify` on kernels that gather and scatter rows through descriptors, passed and made."""
+"""`aotc verify` on gathers and scatters of rows through host and device descriptors."""
 
 from __future__ import annotations
 

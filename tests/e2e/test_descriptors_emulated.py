@@ -25,7 +25,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _narrow(dtype: str) -> int:
-    """Return a width less than 32 whose rows are whole pieces of 16 bytes, as hardware stores them."""
+    """Return a width less than 32 with rows of whole 16-byte pieces, the unit of hardware stores."""
     return 32 - 16 // tensor((1, 1), dtype).itemsize
 
 
@@ -149,7 +149,7 @@ def test_waits_keep_count_through_loops_and_branches(tmp_path: Path, target: str
 
 
 def test_a_store_is_done_before_a_barrier(tmp_path: Path) -> None:
-    """What one thread's copy has written, others read through pointers behind a barrier."""
+    """Threads read another thread's copy through pointers after a barrier."""
     source = """def k(x, y, y_ptr, out):
     y.store([0], x.load([0]))
     tl.debug_barrier()
@@ -364,7 +364,7 @@ def test_a_product_whose_operands_come_in_two_ways(
         np.testing.assert_array_equal(c, expected)
 
 
-# ---- what the assembler and the banks say -----------------------------------------------------
+# ---- assembler warnings and bank conflicts ----------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [name for name in TARGETS if name >= "sm_90" or "1" in name])

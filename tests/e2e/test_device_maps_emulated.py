@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel makes of what it loads: values, in the emulator, against NumPy."""
+"""Tensor maps made by a kernel from loaded values, in the emulator, against NumPy."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_producer_of_two_warps_makes_maps_ahead(tmp_path: Path, seed: int) -> 
 
 
 def test_maps_are_made_ahead_of_their_use(tmp_path: Path) -> None:
-    """A warp beside the one that issues loads makes them, as far ahead as there are slots."""
+    """A second producer warp makes the maps, as far ahead as there are slots."""
     ptx = _products(tmp_path, 3).ptx
     assert ptx.count("tensormap.cp_fenceproxy") == 2
     acquired = re.findall(r"fence\.proxy\.tensormap::generic\.acquire\.gpu", ptx)

@@ -1,4 +1,4 @@
-"""Functions on elements and fp8e4b15 on a GPU, against what Triton makes of the same source.
+"""Elementwise functions and fp8e4b15 on a GPU, against Triton on the same source.
 
 pytest -m gpu tests/e2e/test_elements_gpu.py [--built FOLDER]
 """

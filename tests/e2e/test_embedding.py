@@ -1,4 +1,4 @@
-"""The embedding bag: indices two iterations ahead, rows one, whatever the bags hold."""
+"""The embedding bag: indices are loaded two iterations ahead, rows one, for any bags."""
 
 from __future__ import annotations
 

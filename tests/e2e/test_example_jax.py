@@ -34,7 +34,7 @@ def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> st
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example's handlers, and those for JAX on a CPU: the latter are returned."""
+    """Build the example's handlers; return the library of the handlers for JAX on a CPU."""
     folder = tmp_path_factory.mktemp("jax")
     libzstd = run(CC, "-print-file-name=libzstd.so.1").strip()
     if not Path(libzstd).is_absolute():

@@ -1,4 +1,4 @@
-"""The place of a maximum among NaNs does not depend on which thread holds what."""
+"""The index of a maximum among NaNs does not depend on the layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels of kernels/functions.toml: what they say they do, and verified in the emulator."""
+"""The kernels of kernels/functions.toml: documented behaviour, and verification in the emulator."""
 
 from __future__ import annotations
 

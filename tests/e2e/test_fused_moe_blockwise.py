@@ -18,7 +18,7 @@ TAIL = EPILOGUE_N = 32
 MOST = 2 * BLOCK_M + TAIL
 ROWS_PER_TOKEN = 2
 NUM_PROGRAMS = 3
-# Rows of each expert: none, few, two whole parts, and those that have a tail of columns.
+# Rows of each expert: none, few, two whole parts, and parts with a tail of columns.
 COUNTS = (0, 3, 2 * BLOCK_M, 2 * BLOCK_M + 1, MOST)
 FP8 = ml_dtypes.float8_e4m3fn
 

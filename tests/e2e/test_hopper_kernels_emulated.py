@@ -1,7 +1,7 @@
 """The matrix kernels for Hopper: their PTX, emulated, against float64 references.
 
-Programs that share a tile are here and not under `aotc verify`, which runs programs one by one:
-whoever comes last adds up what the others stored, under every order that the seeds give.
+Programs sharing a tile are tested here, since `aotc verify` runs programs one by one. The last program
+adds up the others' stores, in every order of the seeds.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ VARIANTS = [
     for kernel in MANIFEST.kernels
     for variant in expand(kernel, MANIFEST.targets, autotune_configs).variants
 ]
-# Two minutes for each that splits what 132 programs leave over; smaller grids are emulated elsewhere.
+# Two minutes for each split of the tail of 132 programs; smaller grids are emulated elsewhere.
 SUBJECTS = [
     subject
     for subject in subjects_of_manifest(MANIFEST)

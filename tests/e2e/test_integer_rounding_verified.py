@@ -1,4 +1,4 @@
-"""Integers that fp32 cannot hold become floats rounded once, on targets with an instruction or not."""
+"""Integers beyond fp32's precision are rounded once, with or without a native instruction."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Every kernel of the repository, interpreted, against its float64 reference.
 
-This holds the kernels, the frontend and every pass of the schedule to the references before any
-GPU is involved: all types of the manifest, boundary shapes, padded rows, misaligned pointers, in
-place, and several poisons, so that nothing may depend on what a masked-off lane holds.
+This checks the kernels, the frontend and every pass of the schedule without a GPU. It covers all types
+of the manifest, boundary shapes, padded rows, misaligned pointers and in-place launches. Several
+poisons show any use of masked-off lanes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_a_mask_that_reaches_one_too_far_is_found(case: KernelCase) -> None:
 @pytest.mark.parametrize("num_warps", [1, 4, 8])
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_every_pass_keeps_the_meaning(case: KernelCase, num_warps: int) -> None:
-    """Run the IR that each pass of the schedule leaves; on gpu IR vectors and barriers count."""
+    """Run the IR after each pass; on gpu IR, vectors and barriers are checked."""
     for constants in case.builds:
         for index, dtype in enumerate(case.dtypes):
             arrangement = case.arrangements[index % len(case.arrangements)]

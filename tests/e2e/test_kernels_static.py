@@ -27,7 +27,7 @@ def variants(name: str) -> tuple[VariantSpec, ...]:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("name", KERNELS)
 def test_assembles_for_every_target(name: str, target: str) -> None:
-    """The most and the least that is promised: wide accesses and scalar ones."""
+    """With all promises and with none: wide accesses and scalar ones."""
     for spec in (variants(name)[0], variants(name)[-1]):
         kernel = compile_kernel(replace(spec.request, target=target))
         assert kernel.metadata.ptxas_warnings == ()
@@ -44,5 +44,5 @@ def test_promised_arguments_are_accessed_16_bytes_at_a_time(name: str) -> None:
     accesses = re.findall(r"\b(?:LDG|STG)\.E[.\w]*", sass)
     narrow = [name for name in accesses if not name.endswith(".128")]
     assert len(accesses) > len(narrow)
-    # Beside the tiles only scalars of a row: statistics that one thread stores.
+    # Beside the tiles only scalars of a row: statistics stored by one thread.
     assert len(narrow) <= 2, narrow

@@ -1,7 +1,7 @@
-"""Launches with attributes: programs that are clusters, and grids that overlap.
+"""Launch attributes: programs as clusters, and overlapping grids.
 
-No kernel of the language makes clusters by itself, so the one here is gpu IR written by hand. It
-goes through the backend into an archive; on a GPU it is launched from there:
+The kernel for clusters is gpu IR written by hand. It goes through the backend into an archive, and
+is launched from there on a GPU:
 
     pytest -m gpu tests/e2e/test_launch_attributes.py [--built FOLDER]
 """
@@ -27,7 +27,7 @@ from tests.support.built import Built
 pytestmark = pytest.mark.usefixtures("one_worker")
 
 TARGET = TARGETS["sm_90a"]
-# Every CTA adds 1 at the place of its program instance, which so counts the CTAs it has.
+# Every CTA adds 1 to its program's counter, to count the CTAs of a program.
 COUNT_CTAS = """#0 = #ll<register=[] lane=[[0],[0],[0],[0],[0]] warp=[] : [1]>
 kernel @count_ctas_{num_ctas}(%out: *i32) {{num_warps = 1, num_ctas = {num_ctas}}} {{
   %x = tile.program_id {{axis = 0}} : i32
@@ -112,7 +112,7 @@ def clusters(built: Built) -> Path:
 
 @pytest.fixture(scope="module")
 def overlap(built: Built) -> Path:
-    """Return an archive of kernels that wait for the launch before them, and of one that does not."""
+    """Return an archive of kernels with a wait for the previous launch, and of one without."""
     tables = [
         f'[[kernel]]\nsource = "slow_and_reader.py:{name}"\ngrid = ["cdiv(n, 256)"]\n'
         f"[kernel.signature]\n{signature}\n[kernel.constants]\n{constants}\n"

@@ -1,4 +1,4 @@
-"""First launches that load their code, beside captures, on a GPU.
+"""First launches with lazy loading, beside captures, on a GPU.
 
 pytest -m gpu tests/e2e/test_lazy_gpu.py [--built FOLDER]
 """

@@ -1,7 +1,7 @@
-"""Kernels whose loads through pointers became tensor copies, in the emulator, against NumPy.
+"""Kernels with pointer loads turned into tensor copies, in the emulator, against NumPy.
 
-Blocks are as large as products by warpgroups need them, so what runs is the ring of stages and the
-producer warp, on the maps that a launcher encodes.
+Blocks are large enough for wgmma. So the ring of stages and the producer warp run, on maps encoded
+by a launcher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.emulator.run import emulate
 from tests.support.pointer_kernels import MAPPED, Case, Launch, launch, request
 
-NUM_CTAS = 3  # of a kernel whose CTAs run several programs each
+NUM_CTAS = 3  # of a persistent kernel
 BLOCK = (64, 32, 32)
 SHAPES = ((64, 32, 32), (1, 8, 8), (72, 24, 104), (63, 40, 40), (128, 32, 7))
 
@@ -69,7 +69,7 @@ def test_against_reference(tmp_path: Path, name: str, case: Case) -> None:
 @pytest.mark.parametrize("num_warps", [4, 8])
 @pytest.mark.parametrize("block", [(16, 16, 16), (128, 64, 64)])
 def test_other_blocks(tmp_path: Path, block: tuple[int, int, int], num_warps: int) -> None:
-    """Products of one warp each, and those of two warpgroups."""
+    """Products of one warp each, and of two warpgroups."""
     case = replace(MAPPED["part"], block=block)
     kernel = compile_ptx(request(tmp_path, case, num_warps, map_pointers=True))
     for shape in ((33, 24, 40), (17, 8, 16)):

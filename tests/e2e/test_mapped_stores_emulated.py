@@ -1,7 +1,7 @@
-"""Products that are stored through pointers by tensor copies, in the emulator, against NumPy.
+"""Products stored through pointers by tensor copies, in the emulator, against NumPy.
 
-Blocks are as large as products by warpgroups need them, so stores run on while the next program's
-product is computed. The emulator reports races and what no proxy fence orders.
+Blocks are large enough for wgmma, so stores overlap the next program's product. The emulator reports
+races and missing proxy fences.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_iterations_add_to_gradients(tmp_path: Path, n: int) -> None:
     q, keys = (random.integers(-1, 2, (n, 32)).astype(ml_dtypes.bfloat16) for _ in range(2))
     dq = random.integers(-9, 10, (n, 32)).astype(np.float32)
     wide_q, wide_k = (array.astype(np.float32) for array in (q, keys))
-    # A score is at most 32, which bf16 has exactly.
+    # A score is at most 32, exact in bf16.
     expected = dq + wide_q @ wide_k.T @ wide_k
     arguments = {"q_ptr": q, "k_ptr": keys, "dq_ptr": dq, "N": n}
     emulated(kernel, (-(-n // 64),), arguments, seed=n)

@@ -38,14 +38,14 @@ def _request(tmp_path: Path, source: str = GROUPED, target: str = "sm_90a") -> C
 
 
 def _padded(shape: Sequence[int], dtype: type, seed: int) -> np.ndarray:
-    """Return a tensor of small numbers whose rows begin at multiples of 16 bytes."""
+    """Return a tensor of small numbers with 16-byte aligned rows."""
     row = -(-shape[-1] // 8) * 8
     data = np.random.default_rng(seed).integers(-4, 5, (*shape[:-1], row))
     return data.astype(dtype)[..., : shape[-1]]
 
 
 class _Groups:
-    """The tensors of each group, and what the products are."""
+    """The tensors of each group, and the expected products."""
 
     def __init__(self) -> None:
         self.operands: list[np.ndarray] = []
@@ -160,7 +160,7 @@ def test_maps_of_one_array_may_be_of_one_tensor(tmp_path: Path) -> None:
 
 
 def test_maps_are_taken_behind_a_wait(tmp_path: Path) -> None:
-    """The grid before may write them; loops that wait in each turn take them in each."""
+    """The preceding grid may write the maps; a loop with a wait per iteration acquires them each time."""
     wait = "    for k in range(0, 256, BK):\n        tl.extra.cuda.gdc_wait()\n"
     source = GROUPED.replace("    for k in range(0, tl.load(depths + group), BK):\n", wait)
     text = stage_text(_request(tmp_path, source), "tile")

@@ -1,4 +1,4 @@
-"""Products of groups whose tensor maps are in device memory, on a GPU.
+"""Grouped GEMM with tensor maps in device memory, on a GPU.
 
 pytest -m gpu tests/e2e/test_maps_in_memory_gpu.py [--built FOLDER]
 """
@@ -40,7 +40,7 @@ BK = 64
 [kernel.configs]
 num_warps = [4, 8]
 """
-# What `__constant__ __align__(64) CUtensorMap maps[8];` is in a module of the user's.
+# Equivalent of `__constant__ __align__(64) CUtensorMap maps[8];` in a user's module.
 CONSTANTS = b""".version 8.0
 .target sm_90
 .address_size 64
@@ -111,7 +111,7 @@ def test_grouped_products(torch: Any, library: Any, num_warps: int, where: str) 
     generator = torch.Generator("cuda").manual_seed(num_warps)
 
     def tensor(rows: int, columns: int, dtype: Any) -> Any:
-        """Return random small numbers, in rows that begin at multiples of 16 bytes."""
+        """Return random small numbers in 16-byte aligned rows."""
         shape = (rows, -(-columns // 8) * 8)
         data = torch.randint(-4, 5, shape, generator=generator, device="cuda")
         return data.to(dtype)[:, :columns]

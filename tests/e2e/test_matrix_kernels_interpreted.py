@@ -84,7 +84,7 @@ def test_a_mask_that_reaches_one_too_far_is_found(case: MatrixCase) -> None:
 @pytest.mark.parametrize(("target", "num_warps"), [("sm_80", 4), ("sm_90a", 1)])
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_the_schedule_keeps_the_meaning(case: MatrixCase, target: str, num_warps: int) -> None:
-    """Run what the last pass leaves, barriers and vectors checked; for a matmul every pass."""
+    """Run the IR after the last pass, barriers and vectors checked; for a matmul after every pass."""
     index = (num_warps == 1) % len(case.builds)
     constants, shape, dtype = case.builds[index], case.shapes[-1], case.dtypes[0]
     passes = [pass_function.__name__ for pass_function in TILE_TO_GPU.passes]
@@ -108,7 +108,7 @@ def test_the_schedule_keeps_the_meaning(case: MatrixCase, target: str, num_warps
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_bounds_are_tight_enough_to_find_a_wrong_element(case: MatrixCase) -> None:
-    """A result that is off by a few per cent anywhere is outside of the bound."""
+    """A result off by a few per cent anywhere is out of bounds."""
     constants, shape = case.builds[0], case.shapes[-1]
     launch = case.make(np.random.default_rng(3), case.dtypes[0], shape, constants)
     for name, expected in launch.expected.items():

@@ -1,6 +1,6 @@
-"""The manifest of the matrix kernels: everything in it assembles, with the instructions it should.
+"""The manifest of the matrix kernels: everything in it assembles, to the expected instructions.
 
-Each kernel is assembled for one target, the next for another, so that every target has its share.
+Kernels are assembled for one target each, in rotation, so every target has its share.
 """
 
 from __future__ import annotations

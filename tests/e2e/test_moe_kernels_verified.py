@@ -90,7 +90,7 @@ TAIL = ALIGN = 32
 
 
 def _rows_in_blocks(experts: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return row numbers by expert, filled up to ALIGN, and where blocks of them begin, of how many and whose."""
+    """Return row numbers by expert, padded to ALIGN, and the start, size and expert of each block."""
     rows, starts, counts, owners = list[np.ndarray](), [0], list[int](), list[int]()
     for expert in range(NUM_EXPERTS):
         mine = np.flatnonzero(experts == expert)
@@ -159,7 +159,7 @@ def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, first: bool) -
     grid = (num_blocks * -(-columns // width),)
     launch(compile_ptx(request), grid, values, seed=num_tokens)
     wide_a, wide_b = tokens.astype(np.float64), b.astype(np.float64)
-    order = np.argsort(rows, kind="stable")  # what fills up comes last
+    order = np.argsort(rows, kind="stable")  # padding comes last
     for row, expert in enumerate(experts):
         gate, *ups = wide_b[expert] @ wide_a[row // ROWS_PER_TOKEN]
         expected = gate / (1 + np.exp(-gate)) * ups[0] if first else gate * weight[row]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 
 
 def test_the_example_on_all_gpus(tmp_path: Path) -> None:
-    """Both programs, as far as the host has what they need; the runner fails if neither ran."""
+    """Both programs, if the host has their requirements; the runner fails if neither ran."""
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs two GPUs, and this host has {torch.cuda.device_count()}")

@@ -1,4 +1,4 @@
-"""Prints: the compiled kernel writes the lines that its source says, each once.
+"""Prints: the compiled kernel writes the lines of its source, each once.
 
 pytest -m gpu tests/e2e/test_prints_emulated.py [--built FOLDER]
 """
@@ -120,7 +120,7 @@ torch.cuda.synchronize()
 
 @pytest.fixture(scope="module")
 def prints(built: Built) -> Path:
-    """Return an archive of a kernel that prints."""
+    """Return an archive of a printing kernel."""
 
     def build(folder: Path) -> None:
         from aotc import cli

@@ -25,7 +25,7 @@ VARIANTS = [
 
 MAX_SPILL_BYTES = 256
 ONE_CTA = ("rmsnorm_backward", "layernorm_backward", "partial_sums")
-# The first cluster of each kernel that has any, since all take minutes of a core: `aotc verify kernels/rows.toml`.
+# The first cluster build of each kernel, since all take minutes of a core: `aotc verify kernels/rows.toml`.
 SUBJECTS = list(
     {
         subject.kernel: subject
@@ -41,7 +41,7 @@ def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
     kernel = compile_kernel(variant.request)
     assert kernel.metadata.ptxas_warnings == ()
     if not variant.waived:  # unaligned rows take addresses and masks for every element
-        # Where a config says how many registers, a few spill, so that an SM has one CTA more.
+        # A config with a register limit may spill a few, for one more CTA per SM.
         limit = MAX_SPILL_BYTES if "maxnreg" in dict(variant.config) else 0
         assert kernel.metadata.spill_bytes <= limit
 
@@ -102,7 +102,7 @@ def test_the_gradient_is_that_of_the_loss(n_cols: int) -> None:
 
 
 def _norm(name: str, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return what the forward pass makes of rows in float64."""
+    """Return the forward pass on rows in float64."""
     if name == "rmsnorm":
         return x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * w
     centred = x - x.mean(1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Grouped products whose tensor maps are made in scratch memory of a pool, on a GPU: also in graphs.
+"""Grouped products with tensor maps in pooled scratch memory, on a GPU: also in graphs.
 
 pytest -m gpu tests/e2e/test_scratch_pool_gpu.py [--built FOLDER]
 """
@@ -84,7 +84,7 @@ def library(built: Built, torch: Any) -> Any:
 
 
 class _Products:
-    """The operands of all groups, and what their products are."""
+    """The operands of all groups, and the expected products."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch

@@ -1,4 +1,4 @@
-"""The manifest of what serving needs of attention: all of it assembles, and is verified in the emulator."""
+"""The manifest of attention kernels for serving: all assemble, and are verified in the emulator."""
 
 from __future__ import annotations
 

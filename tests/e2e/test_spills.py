@@ -1,4 +1,4 @@
-"""Registers suffice: the variants that need the most of them, on each target, and the benchmark's script.
+"""Register pressure: the most demanding variants on each target, and the benchmark's script.
 
 `python benchmarks/spills.py` looks at every variant of the manifests, in some minutes.
 """
@@ -18,7 +18,7 @@ from aotc.target import TARGETS
 
 ROOT = Path(__file__).parents[2]
 EPILOGUE = {"BIAS": True, "RESIDUAL": True, "ACTIVATION": "silu", "EVEN_K": True}
-# (target, what it is compiled without, rows, columns and K of the tile, warps, stages): 128
+# (target, disabled passes, rows, columns and K of the tile, warps, stages): 128
 # accumulators a thread.
 TILES = [
     ("sm_80", (), (128, 128, 32), 4, 4),
@@ -58,7 +58,7 @@ def test_a_fused_epilogue_of_many_accumulators(
 
 
 def variants(path: str, name: str, target: str, **constants: object) -> list[VariantSpec]:
-    """Return the variants that have these constants."""
+    """Return the variants with these constants."""
     spec = next(kernel for kernel in manifest.load(str(ROOT / path)).kernels if kernel.name == name)
     all_variants = expand(spec, [TARGETS[target]], autotune_configs).variants
     matches = [
@@ -72,7 +72,7 @@ def variants(path: str, name: str, target: str, **constants: object) -> list[Var
 
 
 def variant(path: str, name: str, target: str, **constants: object) -> VariantSpec:
-    """Return the first variant that promises nothing and has these constants."""
+    """Return the first variant with these constants and no promises."""
     for candidate in variants(path, name, target, **constants):
         if not any(":" in text for text in dict(candidate.request.signature).values()):
             return candidate

@@ -1,10 +1,10 @@
-"""Kernels whose tiles are loaded ahead, compiled and run in the emulator, against NumPy.
+"""Kernels with tiles loaded ahead, compiled and run in the emulator, against NumPy.
 
-By a warp of their own, or iterations ahead by the warps that compute.
+A producer warp loads them, or the computing warps do so iterations ahead.
 
-The emulator reports who reads what has not landed, who writes what is still read and who waits for
-ever, so every shape of control flow counts here: where loads stand, and how often they are issued.
-Integers, so that sums are right to the bit in any order.
+The emulator reports reads of data in flight, writes to data in use, and deadlocks. So cases vary the
+control flow: the position of loads, and the number of times they are issued. Integers make sums exact in
+any order.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def _check_matmul(
 def test_a_persistent_product(
     tmp_path: Path, target: str, warp_specialize: bool | None, num_stages: int
 ) -> None:
-    """With products that run on, and on chips whose products are by warps."""
+    """With dots in flight across iterations, and on targets with dots by warps."""
     config = {"num_stages": num_stages, "target": target, "warp_specialize": warp_specialize}
     kernel = _matmul(tmp_path, (64, 32, 32), **config)
     assert _who(kernel, 4) is warp_specialize
@@ -256,7 +256,7 @@ TRANSPOSED = """def k(a, b, c, K, SCALED: tl.constexpr):
 def test_operands_are_transposed_and_changed_on_the_way(
     tmp_path: Path, target: str, scaled: bool, warp_specialize: bool | None
 ) -> None:
-    """One of them through registers, so that a stage is read before the product begins."""
+    """One operand goes through registers, so a stage is read before the dot begins."""
     signature = dict.fromkeys("ab", "tensordesc<fp16[64,32]>") | {
         "c": "tensordesc<fp32[64,64]>",
         "K": "i32",
@@ -355,7 +355,7 @@ def test_two_sums_of_a_loop_run_on_together(
         np.testing.assert_array_equal(np.hstack([c, d]), expected)
 
 
-# ---- what else a kernel does ------------------------------------------------------------------
+# ---- other work of a kernel -------------------------------------------------------------------
 
 LOOKED_UP = """def k(x, y, index_ptr, n):
     for i in range(tl.load(index_ptr), n):
@@ -416,7 +416,7 @@ def test_loads_and_scratch_of_the_consumers(
         np.testing.assert_array_equal(y[:128], total)
 
 
-# ---- what cannot be, and what is too large ----------------------------------------------------
+# ---- invalid kernels and resource limits ------------------------------------------------------
 
 BOTH_WAYS = """def k(a, c, n, BARRIER: tl.constexpr):
     for i in tl.range(n, warp_specialize=True):
@@ -464,7 +464,7 @@ def test_every_config_compiles(
 def test_buffers_that_do_not_fit_beside_each_other_are_one_behind_the_other(
     tmp_path: Path,
 ) -> None:
-    """The result takes the place of the ring, if nothing is loaded into that any more."""
+    """The result reuses the ring's memory after the last load into the ring."""
     source = MATMUL.replace("c.store([i, j], total.to(c.dtype))", "c.store([j, i], total.T)")
     block = (128, 256, 64)
     signature = {

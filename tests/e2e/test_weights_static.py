@@ -1,4 +1,4 @@
-"""What is decoded in registers on its way to a dot: how it is loaded, and what threads exchange for it."""
+"""Weights decoded in registers for a dot: their loads, and the exchanges between threads."""
 
 from __future__ import annotations
 

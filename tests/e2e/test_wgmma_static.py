@@ -1,7 +1,7 @@
-"""Products by warpgroups in the machine code of plain tile source: none waits for another.
+"""wgmma in the machine code of plain tile source: none waits for another.
 
-ptxas may decide that it cannot keep accumulators in registers while products run, and then waits
-after each of them, with a warning or without; so the code itself is counted.
+ptxas may serialize wgmma to keep accumulators in registers, with a warning or without. So the tests
+count the instructions themselves.
 """
 
 from __future__ import annotations

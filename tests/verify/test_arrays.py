@@ -1,4 +1,4 @@
-"""What stands in for NumPy's own does what NumPy's own does."""
+"""Fast replacements of NumPy functions match NumPy's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages that are held, however far apart they are."""
+"""Sparse pages at any distance."""
 
 import tracemalloc
 

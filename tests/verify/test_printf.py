@@ -1,4 +1,4 @@
-"""What `printf` makes of numbers, and where they are in its buffer."""
+"""Formatting of `printf` numbers, and their offsets in its buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that takes room only where it is written to."""
+"""Zeroed memory with pages allocated on write."""
 
 from __future__ import annotations
 

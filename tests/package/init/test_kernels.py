@@ -1,4 +1,4 @@
-"""Kernels that are not plain functions of a module, what they capture, and other guesses."""
+"""Kernels other than plain module functions, their captures, and other guesses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make(dtype, BLOCK, act=relu, eps=1e-6):
 def test_what_a_kernel_captures_is_given(tables: Tables) -> None:
     (kernel,) = tables(CAPTURING + "run = make(tl.float16, 128)\n")
     assert kernel["captures"] == {"dtype": "fp16", "BLOCK": 128, "act": "relu", "eps": 1e-6}
-    assert "grid" not in kernel  # it would name BLOCK, which is no parameter
+    assert "grid" not in kernel  # it would name BLOCK, not a parameter
 
 
 def test_what_a_kernel_captures_and_no_call_tells_is_guessed(write: Write) -> None:

@@ -1,4 +1,4 @@
-"""Manifests from sources: what is known, what is a type variable, what has a TODO."""
+"""Manifests from sources: inferred values, type variables, TODOs."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_an_autotuner_of_a_function_that_asks_for_the_gpu(tables: Tables, how: s
     text = TUNED_BY_GPU.replace("@triton.heuristics", f"{how}\n@triton.heuristics")
     (kernel,) = tables(text + ("" if how else "\nk = tuned(k)\n"))
     assert kernel["configs"] == "autotune"
-    assert kernel["constants"] == {"SIZE": 1, "EVEN": False}  # what no launcher computes
+    assert kernel["constants"] == {"SIZE": 1, "EVEN": False}  # not computable by a launcher
     assert "choices" not in kernel
 
 

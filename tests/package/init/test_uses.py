@@ -1,4 +1,4 @@
-"""What a kernel does with its parameters."""
+"""Uses of a kernel's parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of JIT monitors: what they say was compiled, whatever form they have, and what cannot be read."""
+"""Logs of JIT monitors: compiled kernels, in every form of log, and unreadable lines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NAMES = ("x", "y", "n", "bias", "shape", "scale", "BLOCK", "DTYPE", "MODE")
 
 
 def plain(kernel: Compiled) -> tuple[object, ...]:
-    """Return what a specialisation says, with names for positions."""
+    """Return the fields of a specialisation, with names for positions."""
 
     def named(path: tuple[int | str, ...]) -> tuple[object, ...]:
         return (NAMES[path[0]] if isinstance(path[0], int) else path[0], *path[1:])

@@ -1,4 +1,4 @@
-"""`aotc record --log`: from a monitor's log and the sources to a manifest that builds."""
+"""`aotc record --log`: from a monitor's log and the sources to a buildable manifest."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_only_what_an_autotuner_chose_is_taken(record: Record, tmp_path: Path) -
 def test_functions_of_one_name_are_told_apart_by_module_and_parameters(
     record: Record, tmp_path: Path
 ) -> None:
-    """By what the log says; else the file has to be named."""
+    """The log tells them apart; else the file must be named."""
     for name, text in (("copy", SOURCE), ("other", SOURCE.replace("bias, shape", "shape"))):
         (tmp_path / "pkg" / f"{name}.py").write_text(text)
     code, err = record(event())

@@ -20,7 +20,7 @@ def shapes(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_each_distinct_launch_is_counted(record: Any, tmp_path: Path) -> None:
-    """What is compiled in is no argument; the autotuner's trials are no launches."""
+    """Compiled-in values are not arguments; the autotuner's trials are not launches."""
     program = (
         "import ops\n"
         "for _ in range(3000): ops.run(4096)\n"
@@ -32,13 +32,13 @@ def test_each_distinct_launch_is_counted(record: Any, tmp_path: Path) -> None:
     rows = shapes(tmp_path / "record")
     assert rows[0] == {"kernel": "add", "weight": 3000, "n": 4096}
     assert len(rows) == 1 + 102 + 1
-    # A length of 1 is compiled in, so it is another table, whose launches pass no integer.
+    # A length of 1 is compiled in, so it is another table; its launches pass no integer.
     assert {"kernel": "add_2", "weight": 1} in rows
     assert rows[-1] == {"kernel": "add_3", "weight": 5, "n": 64}
 
 
 def test_counts_of_runs_and_processes_add_up(record: Any, tmp_path: Path) -> None:
-    """A forked child counts its own launches only, and one that is killed loses few."""
+    """A forked child counts its own launches only; a killed one loses few."""
     program = (
         "import os, signal, ops\n"
         "for _ in range(6): ops.run(64)\n"
@@ -97,7 +97,7 @@ def test_more_distinct_launches_than_are_counted_are_told(record: Any, tmp_path:
 
 
 def test_a_shape_has_the_grid_where_the_manifest_has_none(record: Any, tmp_path: Path) -> None:
-    """So that `launches` accepts it."""
+    """`launches` accepts the result."""
     record(
         "import ops\nfor rows in (3, 5, 5):\n"
         "    ops.add[lambda meta: (rows,)]('*fp16', '*fp16', None, 64, 1, ACT='')"
@@ -109,7 +109,7 @@ def test_a_shape_has_the_grid_where_the_manifest_has_none(record: Any, tmp_path:
 
 
 def test_the_recorded_manifest_serves_every_recorded_launch(record: Any, tmp_path: Path) -> None:
-    """Launches with and without a promise, with compiled-in values, with a grid that callers give."""
+    """Launches with and without a promise, with compiled-in values, with the caller's grid."""
     record(
         "import ops\nfor n in (1, 63, 64, 4096): ops.run(n)\nops.run(64, '*fp16')\n"
         "ops.add.fn[(5,)]('*fp16', '*fp16', None, 77, 3, BLOCK=64, ACT='')"
