@@ -60,7 +60,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_fallback() -> Iterator[None]:  # type: ignore[reportUnusedFunction]
-    """Fail a test if its kernel needs the second schedule because of register hazards."""
+    """Fail on a kernel rescheduled for register hazards, though its second schedule is right."""
     with no_fallback():
         yield
 

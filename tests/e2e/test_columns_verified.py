@@ -1,7 +1,7 @@
 """Dots with only some columns stored: every type, width and operand path.
 
-The stored columns count from the last one multiplied. So an instruction of too small a width shows
-in the first column of the output.
+The output starts with the last multiplied column. So too narrow an instruction shows in the output's
+first column, for every width.
 """
 
 from __future__ import annotations

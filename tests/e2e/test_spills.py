@@ -18,7 +18,7 @@ from aotc.target import TARGETS
 
 ROOT = Path(__file__).parents[2]
 EPILOGUE = {"BIAS": True, "RESIDUAL": True, "ACTIVATION": "silu", "EVEN_K": True}
-# (target, disabled passes, rows, columns and K of the tile, warps, stages): 128
+# (target, disabled features, rows, columns and K of the tile, warps, stages): 128
 # accumulators a thread.
 TILES = [
     ("sm_80", (), (128, 128, 32), 4, 4),

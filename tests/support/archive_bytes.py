@@ -1,4 +1,4 @@
-"""Archives with some bytes changed, and checksums that fit.
+"""Archives with some bytes changed, and matching checksums.
 
 The header and the root are stored uncompressed and edited in place. The index of a kernel is decompressed
 from its frame, edited, and stored in a new frame.

@@ -24,7 +24,7 @@ from tests.support.pointer_kernels import Launch
 def mapped(
     request: CompileRequest, *, without: tuple[str, ...] = (), map_them: bool = True
 ) -> tuple[Kernel, Schedule]:
-    """Return a kernel after the pass under test, and the remarks of the pass."""
+    """Return a kernel after the pass under test, and its schedule with the remarks."""
     signature, constants = dict(request.signature), dict(request.constants)
     kernel = translate(request.source, request.kernel, signature, constants).kernel
     target = TARGETS[request.target].excluding(without)
@@ -44,7 +44,7 @@ def remarks_on(name: str, schedule: Schedule) -> list[str]:
 
 
 def allows(kernel: Kernel, args: dict[str, object]) -> bool:
-    """Return whether a launch keeps the guards of a kernel."""
+    """Return whether a launch satisfies the guards of a kernel."""
     numbers = {name: value for name, value in args.items() if isinstance(value, int)}
     return all(evaluate(parse(guard), numbers) for guard in kernel.guards)
 

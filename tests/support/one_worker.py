@@ -67,7 +67,7 @@ class OneWorker:
             self.close(error)
 
     def cause_of_death(self, label: str) -> NoReturn:
-        """Give up: a test with a dying worker needs its own."""
+        """Fail: a test that kills its worker must have its own."""
         self.close(BrokenExecutor())
         pytest.fail(f"{label}: the worker of several tests died")
 

@@ -10,7 +10,7 @@ from aotc.ir.core import Op
 
 @contextmanager
 def own_ops() -> Iterator[None]:
-    """Let a test declare op classes, and forget them."""
+    """Let a test declare op classes, then restore the op registry."""
     registry = dict(Op.registry)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Plain words: rates of prose and of bare names, and a budget for each file that exceeds them.
+"""Plain words: rates of prose and of bare names, and a budget for each file above them.
 
     python -m tests.support.prose            lower the budgets to today's counts
     python -m tests.support.prose --start    write today's counts, also where they rose

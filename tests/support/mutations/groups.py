@@ -78,7 +78,7 @@ def _begin_with_the_second(kernel: Kernel) -> None:
 
 
 def _count_nothing(kernel: Kernel) -> None:
-    """Continue a group at its own tile count, without the tiles of others."""
+    """Keep a group's loop-carried counts unchanged in the turns of other groups."""
     branch = _branch(kernel)
     loop = branch.parent_op
     assert isinstance(loop, scf.For)

@@ -107,7 +107,7 @@ def _half_the_scratch(kernel: Kernel) -> None:
 
 
 def _without_part(index: int) -> Callable[[Any], Any]:
-    """Return what leaves out part `index` of the condition under which a variant has maps."""
+    """Return a change: leave out part `index` of a variant's launch condition for maps."""
 
     def make(launch_condition: Any) -> Any:
         def conditioned(*how: Any) -> Any:
