@@ -48,11 +48,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Return what builds archives, or with --built finds those that are there."""
-    kept = request.config.getoption("--built")
+    """Return a function to build archives, or with --built to find existing ones."""
+    given_folder = request.config.getoption("--built")
 
     def get(name: str, build: Callable[[Path], None]) -> Path:
-        folder = Path(kept) if kept else tmp_path_factory.mktemp(name)
+        folder = Path(given_folder) if given_folder else tmp_path_factory.mktemp(name)
         return find_or_build(folder, name, build)
 
     return get
@@ -60,7 +60,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_fallback() -> Iterator[None]:  # type: ignore[reportUnusedFunction]
-    """Fail what compiles a kernel whose registers the schedule gets wrong, though a second one is right."""
+    """Fail on a kernel rescheduled for register hazards, though its second schedule is right."""
     with no_fallback():
         yield
 
@@ -76,7 +76,7 @@ def has_gpu() -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the options do not ask for, and skip what is marked `gpu` without one."""
+    """Apply the selection options, and skip tests marked `gpu` without one."""
     mark_emulated(items)
     runs = is_run(config, items)
     config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
@@ -89,6 +89,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what was collected: thousands of tests, which stay to the end."""
+    """Freeze the thousands of collected tests for the garbage collector."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""News fragments: a file for each change that a user sees, moved into CHANGELOG.md by a release."""
+"""News fragments: a file per user-visible change, moved into CHANGELOG.md by a release."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ _MAX_COLUMNS = 120
 
 
 def mistakes(name: str, text: str) -> list[str]:
-    """Return what is wrong with a fragment."""
-    found: list[str] = []
+    """Return the mistakes in a fragment."""
+    messages: list[str] = []
     if not _NAME.fullmatch(name):
-        found.append(f"{name}: expected SUBJECT.AREA.KIND.md, of {AREAS} and {KINDS}")
+        messages.append(f"{name}: expected SUBJECT.AREA.KIND.md, of {AREAS} and {KINDS}")
     if not text.strip() or text.startswith(("-", "#", " ", "\n")) or not text.endswith(".\n"):
-        found.append(f"{name}: expected sentences, without a bullet, and a newline at the end")
+        messages.append(f"{name}: expected sentences, without a bullet, and a newline at the end")
     if any(len(line) > _MAX_COLUMNS for line in text.splitlines()):
-        found.append(f"{name}: expected at most {_MAX_COLUMNS} columns")
-    return found
+        messages.append(f"{name}: expected at most {_MAX_COLUMNS} columns")
+    return messages
 
 
 def test_fragments_are_well_formed() -> None:
     files = [path for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
-    assert not [each for path in sorted(files) for each in mistakes(path.name, path.read_text())]
+    assert not [
+        mistake for path in sorted(files) for mistake in mistakes(path.name, path.read_text())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,6 @@ def test_fragments_are_well_formed() -> None:
     ],
 )
 def test_mistakes(name: str, text: str, message: str | None) -> None:
-    found = mistakes(name, text)
-    assert (message is None) == (not found)
-    assert message is None or message in found[0]
+    messages = mistakes(name, text)
+    assert (message is None) == (not messages)
+    assert message is None or message in messages[0]

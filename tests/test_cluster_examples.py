@@ -22,11 +22,11 @@ def _documents(name: str) -> list[Any]:
 def _strings(value: Any) -> list[list[str]]:
     """Return all lists of strings in a document: its commands, among others."""
     if isinstance(value, dict):
-        return [found for each in value.values() for found in _strings(each)]
+        return [strings for child in value.values() for strings in _strings(child)]
     if isinstance(value, list):
-        if value and all(isinstance(each, str) for each in value):
+        if value and all(isinstance(child, str) for child in value):
             return [value]
-        return [found for each in value for found in _strings(each)]
+        return [strings for child in value for strings in _strings(child)]
     return []
 
 
@@ -40,17 +40,19 @@ def test_compose_has_a_scheduler_workers_and_a_store() -> None:
 
 def test_every_kubernetes_object_is_whole_and_selects_what_there_is() -> None:
     documents = _documents("kubernetes.yaml")
-    assert [each["kind"] for each in documents] == [
+    assert [document["kind"] for document in documents] == [
         *("Service", "Deployment", "Deployment", "Job", "PersistentVolumeClaim")
     ]
-    assert all({"apiVersion", "kind", "metadata", "spec"} <= set(each) for each in documents)
+    assert all(
+        {"apiVersion", "kind", "metadata", "spec"} <= set(document) for document in documents
+    )
     service, scheduler, worker, job, claim = documents
     for deployment in (scheduler, worker):
         labels = deployment["spec"]["template"]["metadata"]["labels"]
         assert deployment["spec"]["selector"]["matchLabels"] == labels
     assert service["spec"]["selector"] == scheduler["spec"]["template"]["metadata"]["labels"]
-    for each in (worker, job):
-        pod = each["spec"]["template"]["spec"]
+    for workload in (worker, job):
+        pod = workload["spec"]["template"]["spec"]
         mounted = {m["name"] for c in pod["containers"] for m in c["volumeMounts"]}
         assert mounted == {volume["name"] for volume in pod["volumes"]}
     assert f"{claim['metadata']['name']}" in str(job)
@@ -59,15 +61,19 @@ def test_every_kubernetes_object_is_whole_and_selects_what_there_is() -> None:
 @pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml"])
 def test_commands_are_those_that_there_are(name: str) -> None:
     """Options of `aotc` are known, and workers have one thread each and the scheduler's name."""
-    found = [each for document in _documents(name) for each in _strings(document)]
-    workers = [each for each in found if each[:2] == ["dask", "worker"]]
+    argument_lists = [
+        arguments for document in _documents(name) for arguments in _strings(document)
+    ]
+    workers = [arguments for arguments in argument_lists if arguments[:2] == ["dask", "worker"]]
     assert workers
     for command in workers:
         assert command[command.index("--nthreads") + 1] == "1"
         assert re.fullmatch(r"tcp://(aotc-)?scheduler:8786", command[2])
-    for command in (each for each in found if each[:1] == ["aotc"]):
-        known = {option for param in commands.commands[command[1]].params for option in param.opts}
-        assert {word for word in command if word.startswith("--")} <= known
+    for command in (arguments for arguments in argument_lists if arguments[:1] == ["aotc"]):
+        options = {
+            option for param in commands.commands[command[1]].params for option in param.opts
+        }
+        assert {word for word in command if word.startswith("--")} <= options
 
 
 def test_the_image_has_what_scheduler_and_workers_need() -> None:

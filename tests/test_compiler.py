@@ -28,14 +28,14 @@ REQUEST = request_of(
 
 
 def test_every_stage_has_a_text() -> None:
-    made = aotc.compile(
+    kernel = aotc.compile(
         f"{SOURCE}:vector_add_kernel",
         signature=SIGNATURE,
         constants={"BLOCK": 1024},
         target="sm_90a",
         num_warps=8,
     )
-    assert made.cubin[:4] == b"\x7fELF"
+    assert kernel.cubin[:4] == b"\x7fELF"
     for stage, sign in {
         "tile": "tile.load",
         "gpu": "#ll<",
@@ -44,24 +44,24 @@ def test_every_stage_has_a_text() -> None:
         "sass": "LDG.E",
         "cubin": ".nv.info",
     }.items():
-        assert sign in made.asm[stage], stage
-        assert stage in LISTINGS or made.asm[stage] == stage_text(REQUEST, stage)
-    assert made.metadata.spill_bytes == 0
-    assert [slot.name for slot in made.metadata.params] == list(SIGNATURE)
-    assert [slot.offset for slot in made.metadata.params] == [0, 8, 16, 24]
+        assert sign in kernel.asm[stage], stage
+        assert stage in LISTINGS or kernel.asm[stage] == stage_text(REQUEST, stage)
+    assert kernel.metadata.spill_bytes == 0
+    assert [slot.name for slot in kernel.metadata.params] == list(SIGNATURE)
+    assert [slot.offset for slot in kernel.metadata.params] == [0, 8, 16, 24]
 
 
 @pytest.mark.parametrize("start", [stage for stage in STAGES if stage not in LISTINGS])
 def test_a_stage_is_read_back_and_continued_from(start: str) -> None:
     text = stage_text(REQUEST, start)
-    for wanted in STAGES[STAGES.index(start) :]:
-        assert continue_from(start, text, wanted, REQUEST) == stage_text(REQUEST, wanted), wanted
+    for goal in STAGES[STAGES.index(start) :]:
+        assert continue_from(start, text, goal, REQUEST) == stage_text(REQUEST, goal), goal
 
 
 def test_equal_requests_give_equal_artifacts() -> None:
-    one, two = compile_kernel(REQUEST), compile_kernel(REQUEST)
-    assert one.cubin == two.cubin
-    assert one.metadata == two.metadata
+    first, two = compile_kernel(REQUEST), compile_kernel(REQUEST)
+    assert first.cubin == two.cubin
+    assert first.metadata == two.metadata
 
 
 def test_a_live_function_is_compiled_from_its_source(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_a_live_function_is_compiled_from_its_source(tmp_path: Path) -> None:
     )
     namespace: dict[str, object] = {"__name__": "live"}
     exec(compile(path.read_text(), str(path), "exec"), namespace)
-    made = aotc.compile(namespace["store_one"], signature={"p": "*fp32"})  # type: ignore[arg-type]
-    assert "tile.store" in made.asm["tile"]
-    assert made.metadata.name == "store_one"
+    kernel = aotc.compile(namespace["store_one"], signature={"p": "*fp32"})  # type: ignore[arg-type]
+    assert "tile.store" in kernel.asm["tile"]
+    assert kernel.metadata.name == "store_one"
 
 
 def test_a_live_function_may_be_a_constant(tmp_path: Path) -> None:
@@ -84,18 +84,18 @@ def test_a_live_function_may_be_a_constant(tmp_path: Path) -> None:
     )
     namespace: dict[str, object] = {"__name__": "live"}
     exec(compile(path.read_text(), str(path), "exec"), namespace)
-    made = aotc.compile(
+    kernel = aotc.compile(
         namespace["apply"],  # type: ignore[arg-type]
         signature={"p": "*fp32"},
         constants={"F": namespace["root"]},
     )
-    assert "arith.sqrt" in made.asm["tile"]
+    assert "arith.sqrt" in kernel.asm["tile"]
 
 
-@pytest.mark.parametrize("what", ["kernel", "nowhere.py", ":kernel", 3, print])
-def test_what_is_no_kernel_is_said(what: object) -> None:
+@pytest.mark.parametrize("kernel", ["kernel", "nowhere.py", ":kernel", 3, print])
+def test_what_is_no_kernel_is_said(kernel: object) -> None:
     with pytest.raises(CompileError):
-        aotc.compile(what, signature={})  # type: ignore[arg-type]
+        aotc.compile(kernel, signature={})  # type: ignore[arg-type]
 
 
 def test_too_many_warps(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         "    z = tl.load(x + i, volatile=True)\n"
         '    tl.store(y + i, v + w + z, cache_modifier=".cs", eviction_policy="evict_first")\n'
     )
-    made = aotc.compile(
+    kernel = aotc.compile(
         f"{path}:k", signature={"x": "*fp32:16", "y": "*fp32:16"}, constants={"B": 512}
     )
     for text in (
@@ -128,7 +128,7 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         "ld.volatile.global",
         "st.global.cs.L2",
     ):
-        assert text in made.asm["ptx"]
+        assert text in kernel.asm["ptx"]
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_what_a_kernel_prints_is_a_remark_a_line(tmp_path: Path) -> None:
         "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(p):\n"
         '    tl.static_print("two\\nlines")\n    tl.static_print("")\n    tl.store(p, 1.0)\n'
     )
-    made = aotc.compile(f"{path}:k", signature={"p": "*fp32"})
-    assert made.metadata.remarks == ("two", "lines")
+    kernel = aotc.compile(f"{path}:k", signature={"p": "*fp32"})
+    assert kernel.metadata.remarks == ("two", "lines")
 
 
 _PDL = """import triton
@@ -190,13 +190,15 @@ def test_a_kernel_that_always_waits_may_overlap(
     path = tmp_path / "kernel.py"
     path.write_text(_PDL, encoding="utf-8")
     signature = {"p": "*i32", "n": "i32"}
-    made = aotc.compile(
+    kernel = aotc.compile(
         f"{path}:k", signature=signature, constants={"ALWAYS": always}, target=target
     )
-    assert made.metadata.waits_pdl is waits
-    remarks = [one for one in made.metadata.remarks if "programmatic dependent launch" in one]
+    assert kernel.metadata.waits_pdl is waits
+    remarks = [
+        remark for remark in kernel.metadata.remarks if "programmatic dependent launch" in remark
+    ]
     assert len(remarks) == num_remarks
-    assert all(f"{path}:7:9: gdc_wait is not on every path" in one for one in remarks)
+    assert all(f"{path}:7:9: gdc_wait is not on every path" in remark for remark in remarks)
 
 
 MATMUL = {
@@ -218,10 +220,10 @@ def test_tensor_maps_of_pointers_are_asked_for() -> None:
     plain = aotc.compile(source, signature=MATMUL, constants=TILES)
     assert plain.metadata.guards == ()
     assert all(slot.tensor_map is None for slot in plain.metadata.params)
-    made = aotc.compile(source, signature=MATMUL, constants=TILES, map_pointers=True)
-    assert made.cubin != plain.cubin
-    assert made.metadata.guards
-    maps = {slot.argument: slot for slot in made.metadata.params if slot.tensor_map is not None}
+    kernel = aotc.compile(source, signature=MATMUL, constants=TILES, map_pointers=True)
+    assert kernel.cubin != plain.cubin
+    assert kernel.metadata.guards
+    maps = {slot.argument: slot for slot in kernel.metadata.params if slot.tensor_map is not None}
     assert {name: slot.access for name, slot in maps.items()} == {
         "a_ptr": "read",
         "b_ptr": "read",
@@ -235,16 +237,16 @@ def test_tensor_maps_of_pointers_are_asked_for() -> None:
 
 
 def test_blocks_that_loop_over_programs_are_asked_for() -> None:
-    """They are told the grid behind all else that a launch passes."""
+    """Their last parameters are the grid."""
     source = f"{Path(SOURCE).parent}/matmul.py:matmul_kernel"
     plain = aotc.compile(source, signature=MATMUL, constants=TILES)
     assert not plain.metadata.is_persistent
-    made = aotc.compile(source, signature=MATMUL, constants=TILES, map_pointers=True)
-    assert made.metadata.is_persistent
-    counts = [(slot.argument, slot.source, slot.type) for slot in made.metadata.params[-3:]]
+    kernel = aotc.compile(source, signature=MATMUL, constants=TILES, map_pointers=True)
+    assert kernel.metadata.is_persistent
+    counts = [(slot.argument, slot.source, slot.type) for slot in kernel.metadata.params[-3:]]
     assert counts == [(name, name, "i32") for name in ("grid[0]", "grid[1]", "grid[2]")]
-    assert any("the kernel is persistent" in remark for remark in made.metadata.remarks)
-    assert "is_persistent = true" in made.asm["gpu"]
+    assert any("the kernel is persistent" in remark for remark in kernel.metadata.remarks)
+    assert "is_persistent = true" in kernel.asm["gpu"]
 
 
 # ---- limits -----------------------------------------------------------------------------------
@@ -277,7 +279,7 @@ def test_threads_of_all_groups_are_counted_first() -> None:
 
 
 def test_a_cap_on_registers_leaves_a_block_that_can_be_launched() -> None:
-    made = aotc.compile(
+    kernel = aotc.compile(
         f"{LARGE}:shares",
         signature=ROW,
         constants={"BLOCK": 1024 * 128},
@@ -285,8 +287,8 @@ def test_a_cap_on_registers_leaves_a_block_that_can_be_launched() -> None:
         maxnreg=255,
         limits={"live_registers": 1 << 20, "spill_bytes": 1 << 20},
     )
-    assert made.metadata.registers == 64
-    assert made.metadata.spill_bytes > 0
+    assert kernel.metadata.registers == 64
+    assert kernel.metadata.spill_bytes > 0
 
 
 def test_an_instruction_that_takes_more_registers_than_threads_have() -> None:
@@ -311,18 +313,18 @@ def test_a_lower_level_of_ptxas_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(backend, "assemble", lower)
     metadata = compile_kernel(REQUEST).metadata
     assert metadata.ptxas_crash.startswith(f"{SOURCE}:")
-    told = (
+    message = (
         "vector_add_kernel is assembled with -O1, a lower optimisation level, since ptxas crashes"
     )
-    assert told in metadata.ptxas_crash
+    assert message in metadata.ptxas_crash
     assert metadata.ptxas_crash in metadata.remarks
     monkeypatch.undo()
     assert compile_kernel(REQUEST).metadata.ptxas_crash == ""
 
 
 def test_what_spills_says_why_and_what_helps() -> None:
-    made = _spilling({"spill_bytes": 1 << 16})
-    metadata = made.metadata
+    kernel = _spilling({"spill_bytes": 1 << 16})
+    metadata = kernel.metadata
     assert metadata.registers == 255
     assert metadata.spill_bytes > 0
     assert "32768xfp32 at large_tiles.py:24 (256 registers)" in metadata.spill_note
@@ -420,11 +422,11 @@ def test_a_ptxas_that_takes_too_much_is_ended(
 
 
 def test_limits_change_nothing_else() -> None:
-    made = [
+    kernels = [
         aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128}, limits=limits)
         for limits in (None, dict.fromkeys(COMPILE_LIMITS, 1 << 16))
     ]
-    assert made[0].cubin == made[1].cubin
+    assert kernels[0].cubin == kernels[1].cubin
 
 
 @pytest.mark.parametrize(("elems", "is_said"), [(256, False), (512, True)])
@@ -458,10 +460,10 @@ def k(p):
 
 
 def test_a_source_may_be_text() -> None:
-    made = aotc.compile("k", source=TEXT, signature={"p": "*fp32"})
+    kernel = aotc.compile("k", source=TEXT, signature={"p": "*fp32"})
     again = aotc.compile("k", source=TEXT, signature={"p": "*fp32"})
-    assert made.cubin == again.cubin
-    assert "tile.load" in made.asm["tile"]
+    assert kernel.cubin == again.cubin
+    assert "tile.load" in kernel.asm["tile"]
 
 
 def test_a_mistake_in_a_text_shows_its_line() -> None:
@@ -483,10 +485,10 @@ def test_a_function_of_a_notebook_is_compiled_from_its_cell() -> None:
     stub = stub.replace("@triton.jit", "# jit")
     exec(builtins.compile(stub, path, "exec"), scope)
     try:
-        made = aotc.compile(scope["k"], signature={"p": "*fp32"})
+        kernel = aotc.compile(scope["k"], signature={"p": "*fp32"})
     finally:
         del linecache.cache[path]
-    assert made.metadata.symbol == "k"
+    assert kernel.metadata.symbol == "k"
 
 
 def test_a_function_sees_what_it_captured(tmp_path: Path) -> None:
@@ -516,9 +518,9 @@ def negated(x):
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made = aotc.compile(module.make(3.0, module.negated), signature={"p": "*fp32"})
-    assert "arith.neg" in made.asm["tile"]
-    assert "value = 3.0" in made.asm["tile"]
+    kernel = aotc.compile(module.make(3.0, module.negated), signature={"p": "*fp32"})
+    assert "arith.neg" in kernel.asm["tile"]
+    assert "value = 3.0" in kernel.asm["tile"]
     with pytest.raises(
         CompileError, match="unknown has no value here: it is a variable of make, whose value"
     ):
@@ -550,8 +552,8 @@ def make(kind, pointer, kinds, number):
     tl = module.tl
     for kind, name in ((tl.float16, "fp16"), (tl.bfloat16, "bf16"), (tl.uint8, "u8")):
         kernel = module.make(kind, tl.pointer_type(kind), (3, kind), 3)
-        made = aotc.compile(kernel, signature={"p": f"*{name}", "q": f"*{name}"})
-        assert "store" in made.asm["tile"]
+        compiled_kernel = aotc.compile(kernel, signature={"p": f"*{name}", "q": f"*{name}"})
+        assert "store" in compiled_kernel.asm["tile"]
 
 
 def test_constants_may_be_dtypes_of_triton() -> None:

@@ -1,4 +1,4 @@
-"""What values config keys take."""
+"""Values of config keys."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_key_of_an_earlier_release_is_no_key_and_has_a_successor() -> None:
 
 
 def test_every_key_is_a_field_that_has_its_default() -> None:
-    assert [each.name for each in fields(Config)] == list(CONFIG_KEYS)
+    assert [field.name for field in fields(Config)] == list(CONFIG_KEYS)
     for name, key in CONFIG_KEYS.items():
         assert getattr(Config(), name) == key.default
         assert (key.default is None) == bool(key.open_choice)

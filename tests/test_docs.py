@@ -20,7 +20,7 @@ MAX_COLUMNS = 120
 _FENCE = re.compile(r"(?ms)^ *```.*?^ *```$")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
-# Folders that a path in a document may be relative to, and those that commands make.
+# Base folders of paths in documents, and folders made by commands.
 _BASES = (ROOT, ROOT / "aotc", ROOT / "runtime_c", ROOT / "runtime_c" / "src")
 _FOLDERS = {
     path.name
@@ -35,38 +35,38 @@ def _name(page: Path) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return a page without its code blocks, whose lines stay, empty."""
+    """Return a page with the lines of its code blocks emptied."""
     return _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors that a forge makes of a page's headings."""
-    found: set[str] = set()
+    """Return a forge's anchors for a page's headings."""
+    slugs: set[str] = set()
     for heading in re.findall(r"(?m)^#+ +(.*?) *$", _prose(text)):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
         number = 0
-        while (anchor := f"{slug}-{number}" if number else slug) in found:
+        while (anchor := f"{slug}-{number}" if number else slug) in slugs:
             number += 1
-        found.add(anchor)
-    return found
+        slugs.add(anchor)
+    return slugs
 
 
 def links(page: Path) -> list[tuple[str, Path, str]]:
     """Return each relative link of a page as written, as a file, and its anchor."""
-    found: list[tuple[str, Path, str]] = []
+    targets: list[tuple[str, Path, str]] = []
     text = re.sub(
         r"`[^`\n]*`", "", _prose(page.read_text())
     )  # calls after a subscript are no links
     for target in _LINK.findall(text):
         if not re.match(r"[a-z]+:", target):
             path, _, anchor = target.partition("#")
-            found.append((target, (page.parent / path).resolve() if path else page, anchor))
-    return found
+            targets.append((target, (page.parent / path).resolve() if path else page, anchor))
+    return targets
 
 
 def paths_named(text: str) -> list[str]:
-    """Return what a page names as files of the repository: code spans, and words of commands."""
+    """Return the repository paths in a page: code spans, and words of commands."""
     spans = re.findall(r"`([^`\n]+)`", _prose(text))
     words = [
         word for block in re.findall(r"(?ms)^ *```sh\n(.*?)^ *```$", text) for word in block.split()
@@ -142,7 +142,7 @@ def test_the_drawings_are_those_of_their_script() -> None:
 
 
 def test_what_a_page_may_get_wrong_is_told() -> None:
-    """A broken anchor, and a path that is not there, are seen for what they are."""
+    """A broken anchor and a missing path are reported."""
     assert anchors("# A `b`: c\n\n```\n# no heading\n```\n## A b c\n") == {"a-b-c", "a-b-c-1"}
     text = "`schedule/no_such_pass.py`, `aotc build`\n\n```sh\npython benchmarks/none.py a/b\n```\n"
     assert paths_named(text) == ["schedule/no_such_pass.py", "benchmarks/none.py"]

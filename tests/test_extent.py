@@ -1,4 +1,4 @@
-"""Which tests are run by default: a few cases of each function, in the order they are written."""
+"""The default selection of tests: a few cases of each function, in source order."""
 
 from __future__ import annotations
 

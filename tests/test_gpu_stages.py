@@ -1,4 +1,4 @@
-"""The stages up to PTX: a kernel that touches registers of an unfinished `wgmma` is scheduled again."""
+"""The stages up to PTX: a kernel using registers of an unfinished `wgmma` is rescheduled."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ CONFIG = {"num_warps": 8, "num_stages": 4}
 
 def _compiled(**changed: object) -> aotc.CompiledKernel:
     """Return the kernel; changes may be to its types, constants and config."""
-    given: list[dict[str, Any]] = [
+    settings: list[dict[str, Any]] = [
         {name: changed.get(name, value) for name, value in values.items()}
         for values in (SIGNATURE, CONSTANTS, CONFIG)
     ]
-    signature, constants, config = given
+    signature, constants, config = settings
     return aotc.compile(KERNEL, signature=signature, constants=constants, target="sm_90a", **config)
 
 
@@ -46,11 +46,11 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("faulty")
 def test_a_fault_of_the_schedule_costs_speed_alone() -> None:
-    made = _compiled()
-    assert not find_hazards(made.asm["ptx"])
-    assert "wgmma.wait_group.sync.aligned 1" not in made.asm["ptx"]
-    assert "while the wgmma of line" in made.metadata.wgmma_hazard
-    assert made.metadata.wgmma_hazard in made.metadata.remarks
+    kernel = _compiled()
+    assert not find_hazards(kernel.asm["ptx"])
+    assert "wgmma.wait_group.sync.aligned 1" not in kernel.asm["ptx"]
+    assert "while the wgmma of line" in kernel.metadata.wgmma_hazard
+    assert kernel.metadata.wgmma_hazard in kernel.metadata.remarks
 
 
 @pytest.mark.usefixtures("faulty")
@@ -76,7 +76,7 @@ SAMPLE = [
 
 @pytest.mark.parametrize("changed", SAMPLE, ids=str)
 def test_converted_operands_stay_in_flight(changed: dict[str, object]) -> None:
-    made = _compiled(**changed)
-    assert made.metadata.wgmma_hazard == ""
-    assert made.metadata.ptxas_warnings == ()
-    assert any("stay in flight" in remark for remark in made.metadata.remarks)
+    kernel = _compiled(**changed)
+    assert kernel.metadata.wgmma_hazard == ""
+    assert kernel.metadata.ptxas_warnings == ()
+    assert any("stay in flight" in remark for remark in kernel.metadata.remarks)

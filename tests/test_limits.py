@@ -1,4 +1,4 @@
-"""What limits are called and what values they take."""
+"""Names and values of limits."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def test_limits_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("limits", "message"),
     [
         ({"ptxas_second": 5}, "got 'ptxas_second'\n  help: did you mean 'ptxas_seconds'"),
         ({"spill_bytes": 5}, "got 'spill_bytes'"),
         ({"instructions": 0}, "expected an integer from 1 on for instructions, got 0"),
     ],
 )
-def test_mistakes(given: dict[str, object], message: str) -> None:
+def test_mistakes(limits: dict[str, object], message: str) -> None:
     with pytest.raises(CompileError) as caught:
-        compile_limits(given)
+        compile_limits(limits)
     assert message in str(caught.value)
 
 

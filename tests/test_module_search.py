@@ -1,4 +1,4 @@
-"""Which file an import names: beside the importing file and up to its package's root, no further."""
+"""The file of an import: beside the importing file, up to its package's root, no further."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_imports(tmp_path: Path, name: str, level: int, expected: str | None) ->
         "top.py",
     ):
         (tmp_path / path).touch()
-    found = find_module((str(tmp_path / "pkg/sub/kernel.py"), name, level))
-    assert found == (None if expected is None else str(tmp_path / expected))
+    module_path = find_module((str(tmp_path / "pkg/sub/kernel.py"), name, level))
+    assert module_path == (None if expected is None else str(tmp_path / expected))
 
 
 def test_a_folder_or_a_fifo_is_no_module(tmp_path: Path) -> None:

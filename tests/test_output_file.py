@@ -107,7 +107,7 @@ def test_a_folder_where_a_file_is_is_told(tmp_path: Path) -> None:
         assert (caught.value.strerror, caught.value.filename) == (reason, str(tmp_path / name))
 
 
-# Whatever else writes a file: its path is of its own making.
+# Other writers of files choose their own paths.
 _OWN_PATHS = {"output_file.py", "package/cache/entry.py", "backend/ptxas.py"}
 _WRITE = re.compile(
     r"\.write_(text|bytes)\(|open\([^)]*['\"][wax]b?\+?['\"]|\bshutil\.(copy|move)|\bos\.(replace|rename)\("

@@ -1,4 +1,4 @@
-"""Prose is plain and names say what a thing is: no file exceeds its budget of `tests/support/prose_budgets.txt`."""
+"""Plain prose and names: no file exceeds its budget of `tests/support/prose_budgets.txt`."""
 
 from __future__ import annotations
 

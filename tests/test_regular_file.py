@@ -1,4 +1,4 @@
-"""Bounded reads: what is no regular file, or too large, is an error at once."""
+"""Bounded reads: a non-regular or too large file is an immediate error."""
 
 from __future__ import annotations
 

@@ -19,9 +19,11 @@ def test_packages_of_the_schedule_have_few_arrows_and_no_circle() -> None:
     arrows: set[tuple[str, str]] = _DRAWINGS["package_arrows"]()
     assert ("layout", "analysis") in arrows
     assert len(arrows) <= MAX_ARROWS
-    packages = {one: {used for user, used in arrows if user == one} for one, _ in arrows}
+    packages = {
+        package: {target for user, target in arrows if user == package} for package, _ in arrows
+    }
     tuple(TopologicalSorter(packages).static_order())  # raises if there is a circle
-    rows = [one for row in _DRAWINGS["PACKAGES"] for one in row]
+    rows = [package for row in _DRAWINGS["PACKAGES"] for package in row]
     assert [(a, b) for a, b in arrows if rows.index(a) >= rows.index(b)] == []
 
 
@@ -33,7 +35,9 @@ def test_every_pass_has_a_test_of_what_it_makes_of_ir() -> None:
     assert len(names) > 30
     texts = {name: files[f"test_{name}"].read_text() for name in names}
     looks = ("CHECK", "parse_kernel(", "lowered(", 'asm["gpu"]')  # at IR, by line or by op
-    assert [name for name, each in texts.items() if not any(look in each for look in looks)] == []
+    assert [
+        name for name, source in texts.items() if not any(look in source for look in looks)
+    ] == []
 
 
 def test_no_file_is_too_long_to_read() -> None:
@@ -55,7 +59,7 @@ def _section(title: str) -> str:
 
 
 def _names(path: Path) -> Iterator[str]:
-    """Yield what a file defines: functions, classes, methods, variables and fields."""
+    """Yield the definitions of a file: functions, classes, methods, variables and fields."""
     if path.suffix != ".py":
         yield from re.findall(r"\w+", path.read_text())
         return

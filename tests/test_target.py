@@ -1,4 +1,4 @@
-"""The table of targets, against the assembler that has the last word on it."""
+"""The table of targets, checked against the assembler."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ _FRAME = """\
 def ptxas() -> Path:
     """Return the assembler of the installed wheel."""
     roots = [Path(entry) / "nvidia" for entry in sys.path if (Path(entry) / "nvidia").is_dir()]
-    found = sorted(path for root in roots for path in root.glob("*/bin/ptxas"))
-    assert found, "the nvidia-cuda-nvcc wheel is a dependency of the compiler"
-    return found[0]
+    paths = sorted(path for root in roots for path in root.glob("*/bin/ptxas"))
+    assert paths, "the nvidia-cuda-nvcc wheel is a dependency of the compiler"
+    return paths[0]
 
 
 def _assemble(
@@ -97,8 +97,8 @@ def test_every_feature_has_an_instruction() -> None:
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_ptxas_accepts_all_claimed_features(target: Target, ptxas: Path, tmp_path: Path) -> None:
     claimed = "\n".join(_INSTRUCTIONS[f] for f in Feature if f in target.features)
-    done = _assemble(ptxas, tmp_path, target, claimed)
-    assert done.returncode == 0, done.stderr
+    process = _assemble(ptxas, tmp_path, target, claimed)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
@@ -124,7 +124,7 @@ def test_shared_limit_is_the_assemblers(name: str, ptxas: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if not t.lowered_as], ids=str)
 def test_llvm_emits_the_version_and_target(target: Target) -> None:
-    # In a process of its own: for a version that is too low LLVM ends the process.
+    # In its own process: LLVM ends the process on too low a version.
     script = f"""
 import llvmlite.binding as llvm
 llvm.initialize_all_targets()
@@ -134,13 +134,13 @@ machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
     cpu={target.name!r}, features={target.llvm_features!r}, opt=2)
 print(machine.emit_assembly(module))
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert ".version {}.{}\n".format(*target.ptx_version) in done.stdout
-    assert f".target {target.name}\n" in done.stdout
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    assert ".version {}.{}\n".format(*target.ptx_version) in process.stdout
+    assert f".target {target.name}\n" in process.stdout
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.lowered_as], ids=str)

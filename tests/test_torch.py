@@ -1,4 +1,4 @@
-"""Kernels as operators of PyTorch: schemas, tracers, and what eager calls skip.
+"""Kernels as operators of PyTorch: schemas, tracers, and the fast path of eager calls.
 
 Kernels here compute on the host, in the launch's place. Without PyTorch only schemas are tested.
 """
@@ -85,7 +85,7 @@ def test_choices_of_several_types_have_no_schema() -> None:
 
 
 class HostKernel:
-    """A kernel that computes on the host and notes its launches."""
+    """A kernel stand-in: computes on the host and records its launches."""
 
     def __init__(self, info: KernelInfo, scratch_bytes: int) -> None:
         self.name, self.info, self.scratch_bytes = info.name, info, scratch_bytes
@@ -141,8 +141,8 @@ def library(request: pytest.FixtureRequest) -> HostLibrary:
 
 @pytest.fixture
 def ops(library: HostLibrary) -> Iterator[Operators]:
-    found = register(library, device_type="cpu")  # pyright: ignore[reportArgumentType]
-    yield found
+    operators = register(library, device_type="cpu")  # pyright: ignore[reportArgumentType]
+    yield operators
     if HAS_TORCH:
         torch._dynamo.reset()
 
@@ -177,9 +177,9 @@ def test_compiled_functions_have_operators(
     compiled = torch.compile(scaled, backend="aot_eager", fullgraph=True, dynamic=is_dynamic)
     for count in (37, 64):
         x, bias = torch.randn(count), torch.randn(count)
-        for given in (bias, None):
-            got = compiled(ops, x, given, TWICE=False)
-            torch.testing.assert_close(got, expected(x, given, is_twice=False))
+        for bias_argument in (bias, None):
+            actual = compiled(ops, x, bias_argument, TWICE=False)
+            torch.testing.assert_close(actual, expected(x, bias_argument, is_twice=False))
     assert len(library.kernel.launched) == 4
     assert not library.kernel.direct
 

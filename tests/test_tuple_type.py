@@ -1,4 +1,4 @@
-"""Types of tuples: brackets, names, and what launches pass in their place."""
+"""Types of tuples: brackets, names, and the flattened launch arguments."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from aotc.tuple_type import TupleType, flattened, is_tuple_type, parse_tuple_typ
     ],
 )
 def test_leaves(text: str, leaves: dict[str, str]) -> None:
-    found = parse_tuple_type(text)
-    assert dict(found.leaves("x")) == leaves
-    assert parse_tuple_type(found.text("x", leaves)) == found
+    tuple_type = parse_tuple_type(text)
+    assert dict(tuple_type.leaves("x")) == leaves
+    assert parse_tuple_type(tuple_type.text("x", leaves)) == tuple_type
     assert flattened({"a": "i32", "x": text}) == {"a": "i32", **leaves}
 
 

@@ -21,8 +21,8 @@ def _packed(weights: np.ndarray, layout: str) -> np.ndarray:
         words = np.zeros((num_k, num_n // 8), np.int64)
         for n in range(num_n):
             # The words of AWQ, from the lowest bits: columns 0, 2, 4, 6, 1, 3, 5, 7.
-            place = [0, 2, 4, 6, 1, 3, 5, 7].index(n % 8)
-            words[:, n // 8] |= weights[:, n].astype(np.int64) << 4 * place
+            slot = [0, 2, 4, 6, 1, 3, 5, 7].index(n % 8)
+            words[:, n // 8] |= weights[:, n].astype(np.int64) << 4 * slot
     return words.astype(np.uint32).view(np.int32)
 
 
@@ -35,8 +35,8 @@ def _packed(weights: np.ndarray, layout: str) -> np.ndarray:
 def test_a_weight_keeps_its_place_and_value(seed: int, num_k: int, num_n: int, layout: str) -> None:
     weights = np.random.default_rng(seed).integers(0, 16, (8 * num_k, 8 * num_n))
     words = _packed(weights, layout)
-    found = unpack_int4(words, layout, 1 if layout == "awq" else 0)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(found, weights)
+    unpacked = unpack_int4(words, layout, 1 if layout == "awq" else 0)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(unpacked, weights)
     packed = repack_int4(words, layout)  # type: ignore[arg-type]
     assert packed.shape == (8 * num_n, num_k)
     # As `unpacked_int4` of kernels/weight_only_matmul.py reads them.
@@ -68,8 +68,8 @@ def test_a_scale_keeps_its_column_and_group(seed: int, num_n: int, groups: int) 
     assert words.flags.c_contiguous
     for n in range(num_n):
         for group in range(4 * len(words)):
-            found = int(words[group // 4, n]) >> 8 * (group % 4) & 255
-            assert found == (scales[n, group] if group < groups else 127)
+            scale = int(words[group // 4, n]) >> 8 * (group % 4) & 255
+            assert scale == (scales[n, group] if group < groups else 127)
 
 
 @pytest.mark.parametrize("scales", [np.zeros((2, 2), np.int8), np.zeros(4, np.uint8)])

@@ -1,4 +1,4 @@
-"""Run examples/jax on JAX's CPU platform: handlers launch on the fake driver, whose kernels NumPy computes.
+"""Run examples/jax on JAX's CPU platform: handlers launch on the fake driver, and NumPy computes the kernels.
 
 python jax_program.py LIBRARY DRIVER
 """
@@ -32,10 +32,10 @@ def compute(pointer: ctypes._Pointer[RawLaunch]) -> None:
     """Compute the kernel in NumPy from the parameters of its launch."""
     launch = pointer.contents
     parameters = ctypes.string_at(launch.params, launch.param_bytes)
-    at = launch.param_offsets[: launch.param_count]
-    x, weight, out = (struct.unpack_from("<Q", parameters, each)[0] for each in at[:3])
-    (columns,) = struct.unpack_from("<i", parameters, at[-2])
-    (eps,) = struct.unpack_from("<f", parameters, at[-1])
+    offsets = launch.param_offsets[: launch.param_count]
+    x, weight, out = (struct.unpack_from("<Q", parameters, offset)[0] for offset in offsets[:3])
+    (columns,) = struct.unpack_from("<i", parameters, offsets[-2])
+    (eps,) = struct.unpack_from("<f", parameters, offsets[-1])
     rows = launch.grid[0]
     _launched.append((rows, columns))
     shape = (rows, columns)
@@ -47,7 +47,7 @@ def compute(pointer: ctypes._Pointer[RawLaunch]) -> None:
 
 
 def _error(function: Callable[..., object], *args: object) -> str:
-    """Return what a call is refused with, or ""."""
+    """Return the error message of a call, or ""."""
     try:
         jax.block_until_ready(function(*args))
     except jax.errors.JaxRuntimeError as error:
@@ -80,12 +80,14 @@ def main(library: str, driver: str) -> None:
         for shape in ((1, 16), (3, 5, 1000), (7, 4096), (0, 64)):
             x = jax.numpy.asarray(rng.standard_normal(shape).astype(dtype))
             weight = jax.numpy.asarray(rng.standard_normal(shape[-1:]).astype(dtype))
-            wanted = np.asarray(example.reference(x, weight), np.float32)
-            bound = 4 * float(ml_dtypes.finfo(dtype).eps) * max(1.0, np.abs(wanted).max(initial=0))
+            expected = np.asarray(example.reference(x, weight), np.float32)
+            bound = (
+                4 * float(ml_dtypes.finfo(dtype).eps) * max(1.0, np.abs(expected).max(initial=0))
+            )
             for run in (example.rms_norm, jax.jit(example.rms_norm)):
-                made = np.asarray(run(x, weight), np.float32)
-                assert made.shape == shape
-                assert np.abs(made - wanted).max(initial=0) <= bound, (dtype, shape)
+                actual = np.asarray(run(x, weight), np.float32)
+                assert actual.shape == shape
+                assert np.abs(actual - expected).max(initial=0) <= bound, (dtype, shape)
     DTYPE = np.float32
     batch = jax.numpy.ones((4, 2, 32))
     _launched.clear()

@@ -1,4 +1,4 @@
-"""Kernels with assembly of their own: they assemble everywhere and mean what their tile IR means."""
+"""Kernels with inline assembly: they assemble on all targets and match their tile IR."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_verified(name: str, target: str, block: int) -> None:
 
 def test_a_wrong_lowering_is_found() -> None:
     def compiler(request: CompileRequest) -> PtxKernel:
-        made = compile_ptx(request)
-        assert "0x0F0F0F0F" in made.ptx
-        return replace(made, ptx=made.ptx.replace("0x0F0F0F0F", "0x070F0F07"))
+        kernel = compile_ptx(request)
+        assert "0x0F0F0F0F" in kernel.ptx
+        return replace(kernel, ptx=kernel.ptx.replace("0x0F0F0F0F", "0x070F0F07"))
 
     result = verified("unpack_int4", "sm_80", 128, compiler=compiler)
     assert result.status == "wrong"
@@ -88,8 +88,8 @@ def test_what_reads_clocks_is_not_verified() -> None:
 
 def test_assembly_that_may_do_anything_stays_where_it_is() -> None:
     ptx = compile_ptx(request("timed", "sm_90a", 64)).ptx
-    found = re.findall(r"globaltimer|ld\.global|st\.global", ptx)
-    assert found == ["globaltimer", "ld.global", "st.global", "globaltimer", "st.global"]
+    instructions = re.findall(r"globaltimer|ld\.global|st\.global", ptx)
+    assert instructions == ["globaltimer", "ld.global", "st.global", "globaltimer", "st.global"]
 
 
 def test_what_the_emulator_cannot_read_is_the_users(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_the_emulator_cannot_read_is_the_users(tmp_path: Path) -> None:
     assert caught.value.loc is not None
 
 
-# ---- assembly that is refused -----------------------------------------------------------------
+# ---- invalid assembly -------------------------------------------------------------------------
 
 BAD = """
 import triton

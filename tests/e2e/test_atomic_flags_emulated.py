@@ -1,4 +1,4 @@
-"""Programs that hand results to each other by flags: loads that acquire, stores that release."""
+"""Programs handing over results by flags: acquire loads, release stores."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def _ptx(
 ) -> tuple[str, int]:
     path = folder / "kernel.py"
     path.write_text(SOURCE)
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         f"{path}:{kernel}",
         signature=signature,
         constants={"BLOCK": 64},
         target=target,
         num_warps=warps,
     )
-    return made.asm["ptx"], made.metadata.shared_bytes
+    return compiled_kernel.asm["ptx"], compiled_kernel.metadata.shared_bytes
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,4 +1,4 @@
-"""`aotc verify` on programs of several CTAs that use what an atomic returns."""
+"""`aotc verify` on programs of several CTAs with uses of atomic results."""
 
 from __future__ import annotations
 
@@ -93,27 +93,27 @@ def test_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str)
     code = run(["verify", str(tmp_path / "kernels.toml"), "--json", "-j", "1"])
     out, err = capsys.readouterr()
     assert code == EXIT_DONE, err
-    assert [one["status"] for one in json.loads(out)["variants"]] == ["verified"] * 2
+    assert [variant["status"] for variant in json.loads(out)["variants"]] == ["verified"] * 2
 
 
 @pytest.mark.parametrize("num_ctas", [1, 2, 4])
 def test_a_lock_keeps_other_clusters_out(num_ctas: int) -> None:
-    seed = 1  # without one, warps take turns in which a lock is rarely free
-    made = aotc.compile(
+    seed = 1  # without one, the round robin of warps rarely finds a lock free
+    kernel = aotc.compile(
         "locked",
         source=SOURCE,
         signature={"counter": "*i32:16", "out": "*i32:16"},
         constants={"N": 64},
         num_ctas=num_ctas,
     )
-    assert made.metadata.num_ctas == num_ctas
+    assert kernel.metadata.num_ctas == num_ctas
     counter, out = np.zeros(65, np.int32), np.zeros(192, np.int32)
-    counter[:64] = wanted = np.random.default_rng(seed).integers(0, 9, 64, np.int32)
-    shared_bytes = made.metadata.shared_bytes
+    counter[:64] = expected = np.random.default_rng(seed).integers(0, 9, 64, np.int32)
+    shared_bytes = kernel.metadata.shared_bytes
     grid = (3 * num_ctas, 1, 1)
-    emulate(made.asm["ptx"], grid, [counter, out], shared_bytes=shared_bytes, seed=seed)
+    emulate(kernel.asm["ptx"], grid, [counter, out], shared_bytes=shared_bytes, seed=seed)
     lane = np.arange(64, dtype=np.int32)
     for _ in range(3):
-        wanted = wanted + (wanted + 1).sum(dtype=np.int32) + lane
-    np.testing.assert_array_equal(counter, [*wanted, 0])
+        expected = expected + (expected + 1).sum(dtype=np.int32) + lane
+    np.testing.assert_array_equal(counter, [*expected, 0])
     np.testing.assert_array_equal(out.reshape(3, 64), [lane.sum() + lane] * 3)

@@ -27,33 +27,33 @@ TOGETHER = {"TOGETHER": 3}  # more heads than there are
 
 @lru_cache
 def _compiled(causal: bool, num_stages: int, mma_stages: int, narrow: bool) -> PtxKernel:
-    own = {"NARROW": narrow} | TOGETHER
+    constants = {"NARROW": narrow} | TOGETHER
     name, stages = "attention_backward_kernel", (num_stages, mma_stages)
     outputs = ("dq", "dscores_ptr", "dk", "dv")
-    return _compiled_as(name, outputs, own, causal, stages, BLOCK_M)
+    return _compiled_as(name, outputs, constants, causal, stages, BLOCK_M)
 
 
 @lru_cache
 def _compiled_pair(causal: bool, mma_stages: int, block_q: int = 0) -> PtxKernel:
-    """Return the kernel for dK and dV, which stores gradients of scores for blocks of queries, if any."""
+    """Return the kernel for dK and dV, storing gradients of scores for blocks of queries, if any."""
     outputs = ("dscores_ptr", "dk", "dv")
-    own = {"BLOCK_Q": block_q} if block_q else {}
+    constants = {"BLOCK_Q": block_q} if block_q else {}
     name, stages = "attention_backward_pair_kernel", (2, mma_stages)
-    return _compiled_as(name, outputs, own, causal, stages, BLOCK_M, PAIR_SOURCE, num_ctas=2)
+    return _compiled_as(name, outputs, constants, causal, stages, BLOCK_M, PAIR_SOURCE, num_ctas=2)
 
 
 @lru_cache
 def _compiled_storing(causal: bool, mma_stages: int, block_q: int) -> PtxKernel:
-    """Return the kernel of one CTA for dK and dV, which stores gradients of scores for blocks of queries."""
-    own = {"NARROW": mma_stages > 1, "BLOCK_Q": block_q} | TOGETHER
+    """Return the single-CTA kernel for dK and dV, storing gradients of scores for blocks of queries."""
+    constants = {"NARROW": mma_stages > 1, "BLOCK_Q": block_q} | TOGETHER
     name, stages = "attention_backward_kernel", (3, mma_stages)
     outputs = ("dq", "dscores_ptr", "dk", "dv")
-    return _compiled_as(name, outputs, own, causal, stages, BLOCK_M)
+    return _compiled_as(name, outputs, constants, causal, stages, BLOCK_M)
 
 
 @lru_cache
 def _compiled_stored(causal: bool, block_m: int) -> PtxKernel:
-    """Return the kernel for dQ by gradients of scores that are stored."""
+    """Return the kernel for dQ from stored gradients of scores."""
     kinds = {
         "dscores": f"tensordesc<bf16[1,64,{block_m}]>",
         "k": f"tensordesc<bf16[1,64,{HEAD_DIM}]>",
@@ -73,21 +73,21 @@ def _compiled_stored(causal: bool, block_m: int) -> PtxKernel:
 def _compiled_by_gradient(causal: bool, mma_stages: int) -> dict[str, PtxKernel]:
     """Return a kernel for dQ and one for both other gradients, and one for each of these."""
     name, outputs = "attention_backward_keys_kernel", ("dk", "dv")
-    made = {
+    kernels = {
         "dq": _compiled_as(
             *("attention_backward_queries_kernel", ("dq",), TOGETHER, causal, (2, mma_stages), 128)
         )
     }
     for kind, of_keys, of_values in (("dk", 1, 0), ("dv", 0, 1), ("both", 1, 1)):
-        own = {"OF_KEYS": bool(of_keys), "OF_VALUES": bool(of_values)} | TOGETHER
-        made[kind] = _compiled_as(name, outputs, own, causal, (2, mma_stages), BLOCK_M)
-    return made
+        constants = {"OF_KEYS": bool(of_keys), "OF_VALUES": bool(of_values)} | TOGETHER
+        kernels[kind] = _compiled_as(name, outputs, constants, causal, (2, mma_stages), BLOCK_M)
+    return kernels
 
 
 def _compiled_as(
     name: str,
     outputs: tuple[str, ...],
-    own: dict[str, int],
+    build_constants: dict[str, int],
     causal: bool,
     stages: tuple[int, int],
     block_m: int,
@@ -102,7 +102,7 @@ def _compiled_as(
         "dv": f"tensordesc<{columns}>",
         "dscores_ptr": "none",
     }
-    if "BLOCK_Q" in own:
+    if "BLOCK_Q" in build_constants:
         gradients |= {"dq": "none", "dscores_ptr": "*bf16:16"}
     signature = {
         "q": f"tensordesc<{rows}>",
@@ -123,7 +123,7 @@ def _compiled_as(
         "BLOCK_M": block_m,
         "BLOCK_N": BLOCK_N,
         "CAUSAL": causal,
-        **own,
+        **build_constants,
     }
     parts = tuple(signature.items()), tuple(constants.items())
     num_stages, mma_stages = stages
@@ -178,8 +178,8 @@ def test_gradients_in_a_pass_each(
         values["dq"] = np.full((HEADS, n_queries, HEAD_DIM), np.nan, ml_dtypes.bfloat16)
         for kind in kinds:
             kernel = kernels[kind]
-            given = {name: each for name, each in values.items() if name in _names(kernel)}
-            launch(kernel, of_queries if kind == "dq" else of_keys, given, seed=n_keys)
+            args = {name: array for name, array in values.items() if name in _names(kernel)}
+            launch(kernel, of_queries if kind == "dq" else of_keys, args, seed=n_keys)
         _check(values, expected)
 
 
@@ -203,7 +203,7 @@ def test_gradients_by_pairs_of_ctas(
 def test_dq_by_gradients_of_scores_that_are_stored(
     n_queries: int, n_keys: int, num_ctas: int, block_m: int, causal: bool
 ) -> None:
-    """What is not stored is NaN: nothing of it may reach dQ."""
+    """Unwritten scores are NaN: none may reach dQ."""
     values, expected = _operands(n_queries, n_keys, causal=causal)
     values["dq"] = np.full((HEADS, n_queries, HEAD_DIM), np.nan, ml_dtypes.bfloat16)
     n_stored = HEADS_PER_KV_HEAD * -(-n_queries // BLOCK_M) * BLOCK_M
@@ -216,8 +216,8 @@ def test_dq_by_gradients_of_scores_that_are_stored(
         (storing, num_ctas * KV_HEADS * -(-n_keys // BLOCK_N)),
         (last, block_m // 128 * HEADS * -(-n_queries // block_m)),
     ):
-        given = {name: each for name, each in values.items() if name in _names(kernel)}
-        launch(kernel, (blocks,), given, seed=n_keys)
+        args = {name: array for name, array in values.items() if name in _names(kernel)}
+        launch(kernel, (blocks,), args, seed=n_keys)
     _check(values, expected)
 
 
@@ -229,8 +229,8 @@ def test_a_cluster_shares_keys_and_values(n_queries: int, n_keys: int, causal: b
     assert ".multicast::cluster" in kernel.ptx
     values, expected = _operands(n_queries, n_keys, causal=causal)
     values["dq"] = np.full((HEADS, n_queries, HEAD_DIM), np.nan, ml_dtypes.bfloat16)
-    given = {name: each for name, each in values.items() if name in _names(kernel)}
-    launch(kernel, (2 * HEADS * -(-n_queries // 256),), given, seed=n_keys)
+    args = {name: array for name, array in values.items() if name in _names(kernel)}
+    launch(kernel, (2 * HEADS * -(-n_queries // 256),), args, seed=n_keys)
     _check(values, {"dq": expected["dq"]})
 
 
@@ -246,7 +246,7 @@ def _operands(
     q, dout = (_random(rng, HEADS, n_queries, HEAD_DIM) for _ in range(2))
     k, v = (_random(rng, KV_HEADS, n_keys, HEAD_DIM) for _ in range(2))
     scale = HEAD_DIM**-0.5
-    wide_k, wide_v = (each.astype(np.float64).repeat(HEADS_PER_KV_HEAD, 0) for each in (k, v))
+    wide_k, wide_v = (array.astype(np.float64).repeat(HEADS_PER_KV_HEAD, 0) for array in (k, v))
     wide_q, wide_dout = q.astype(np.float64), dout.astype(np.float64)
     scores = wide_q @ wide_k.transpose(0, 2, 1) * scale
     if causal:
@@ -283,7 +283,7 @@ def _operands(
 
 def _check(values: dict[str, Any], exact: dict[str, np.ndarray]) -> None:
     for name, expected in exact.items():
-        found = values[name].astype(np.float64)
-        # Weights and gradients of scores are rounded to bf16, of which a sum averages most away.
+        actual = values[name].astype(np.float64)
+        # Weights and gradients of scores are rounded to bf16; a sum averages most of the error away.
         bound = 2.0**-7 * np.abs(expected).max() + 1e-5  # of a single key, differences alone
-        np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)

@@ -1,9 +1,9 @@
-"""Attention through descriptors on a GPU, in every form that the schedule gives its loop.
+"""Attention through descriptors on a GPU, in every form of its loop.
 
     pytest -m gpu tests/e2e/test_attention_gpu.py
 
-Each launch is held against torch in fp32. One of these forms hung, right at one iteration of its
-loop and not at two, so lengths go from one tile to many.
+Each launch is compared with torch in fp32. One of these forms once hung at one iteration of its loop
+but not at two, so lengths go from one tile to many.
 """
 
 from __future__ import annotations

@@ -36,14 +36,15 @@ Seen = Callable[[Array, Array], Array]
 
 
 class Packed:
-    """Sequences one after another, with what of them each query sees."""
+    """Packed sequences, with the keys visible to each query."""
 
     def __init__(
         self, rng: np.random.Generator, heads: tuple[int, int], q: ScalarType, cached: ScalarType
     ) -> None:
         self.heads = heads
         self.starts_q, self.starts_k = (
-            np.cumsum([0, *(each[axis] for each in LENGTHS)]).astype(np.int32) for axis in (0, 1)
+            np.cumsum([0, *(lengths[axis] for lengths in LENGTHS)]).astype(np.int32)
+            for axis in (0, 1)
         )
         self.q = normal(rng, (self.starts_q[-1], heads[0], HEAD_DIM), q)
         self.k, self.v = (
@@ -72,20 +73,20 @@ class Packed:
         group = self.heads[0] // self.heads[1]
         scales = {name: of.pop(name, np.ones(1)) for name in ("q_scale", "k_scale", "v_scale")}
         q, k, v = (
-            np.swapaxes(wide(each), 0, 1) * wide(scales[f"{name}_scale"])[:, None, None]
-            for name, each in (("q", self.q), ("k", self.k), ("v", self.v))
+            np.swapaxes(wide(tensor), 0, 1) * wide(scales[f"{name}_scale"])[:, None, None]
+            for name, tensor in (("q", self.q), ("k", self.k), ("v", self.v))
         )
-        k, v = (np.repeat(each, group, axis=0) for each in (k, v))
+        k, v = (np.repeat(tensor, group, axis=0) for tensor in (k, v))
         for i, (queries, keys) in enumerate(LENGTHS):
             rows = slice(self.starts_q[i], self.starts_q[i] + queries)
             columns = slice(self.starts_k[i], self.starts_k[i] + keys)
-            made = attend(
+            output = attend(
                 *(q[:, rows], k[:, columns], v[:, columns], seen(i), HEAD_DIM**-0.5),
                 *(self.scalar,),
                 weight_scalar=BF16,
                 **of,
             )
-            expected = within(made.value, made.error, BF16)
+            expected = within(output.value, output.error, BF16)
             expected.check(f"out of sequence {i}", values["out_ptr"][rows].swapaxes(0, 1))
             lse = values["lse_ptr"][:, rows]
             sees_any = seen(i).any(axis=1) | (of.get("sinks") is not None)

@@ -1,6 +1,6 @@
-"""Every mistake that manifests, archives and other files can have, made as a user makes it.
+"""Every mistake in manifests, archives and other files, as a user makes it.
 
-The exit code is 1, nothing is written, and what an earlier build wrote stays.
+The exit code is 1, nothing is written, and the output of an earlier build stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_worker")
 
 _TWICE = MANIFEST[MANIFEST.index("[[kernel") :]
 _MISTAKES = [
-    # old | new | place | what is printed
+    # old | new | position | message
     ("grid =", "gird =", "8:1", "the unknown key 'gird' | did you mean 'grid'?"),
     ("version =", "verison =", "3:1", "the unknown key 'verison' | did you mean 'version'?"),
     ("[package]", "[pakage]", "1:2", "the unknown key 'pakage' | did you mean 'package'?"),
@@ -84,17 +84,17 @@ _MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "place", "printed"), _MISTAKES)
+@pytest.mark.parametrize(("old", "new", "position", "printed"), _MISTAKES)
 def test_a_wrong_manifest(
-    run: Run, folder: Path, old: str, new: str, place: str, printed: str
+    run: Run, folder: Path, old: str, new: str, position: str, printed: str
 ) -> None:
     assert MANIFEST.count(old) == 1
     (folder / "kernels.toml").write_text(MANIFEST.replace(old, new))
     ran = run("build", "-j", "1")
     assert ran.code == 1
     assert ran.out == ""
-    if place:
-        assert ran.err.startswith(f"kernels.toml:{place}: error: "), ran.err
+    if position:
+        assert ran.err.startswith(f"kernels.toml:{position}: error: "), ran.err
     for part in printed.split(" | "):
         assert part in ran.err
     assert max(len(line) for line in ran.err.splitlines()) < 250
@@ -306,8 +306,8 @@ def test_archives_that_are_none(run: Run, folder: Path) -> None:
             assert printed in ran.err
 
 
-def _flipped(content: bytes, at: int) -> bytes:
-    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+def _flipped(content: bytes, offset: int) -> bytes:
+    return content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :]
 
 
 # ----------------------------------------------------------------- files of the wrong kind or size
@@ -366,7 +366,7 @@ def test_what_lies_beside_an_archive_is_no_file(
 
 
 def _make_unreadable(path: Path, kind: str) -> None:
-    """Make what nobody can read whole: a FIFO would block for ever, others fill the memory."""
+    """Make files impossible to read whole: a FIFO would block for ever, others fill the memory."""
     if kind == "FIFO":
         os.mkfifo(path)
     elif kind == "device":
@@ -408,15 +408,15 @@ def test_a_module_that_shadows_another_is_compiled_anew(run: Run, folder: Path) 
     helper = "import triton\n@triton.jit\ndef f(x):\n    return x + {}\n"
     (folder / "helper.py").write_text(helper.format(1))
     (folder / "kernels.toml").write_text(MANIFEST.replace("k.py", "pkg/k.py"))
-    found: list[bytes] = []
+    archives: list[bytes] = []
     for shadow in ("", "pkg/helper.py", ""):
         if shadow:
             (folder / shadow).write_text(helper.format(2))
         assert run("build", "-j", "1").code == 0
-        found.append((folder / "dist" / "demo.aotc").read_bytes())
+        archives.append((folder / "dist" / "demo.aotc").read_bytes())
         if shadow:
             (folder / shadow).unlink()
-    assert found[0] == found[2] != found[1]
+    assert archives[0] == archives[2] != archives[1]
 
 
 def test_swapped_entries_of_the_cache_are_not_taken(run: Run, folder: Path) -> None:
@@ -425,9 +425,9 @@ def test_swapped_entries_of_the_cache_are_not_taken(run: Run, folder: Path) -> N
     )
     assert run("build", "-j", "1").code == 0
     before = _files(folder / "dist")
-    one, two = (path for path in (folder / "cache").rglob("kernels/*/*") if path.is_file())
-    content = one.read_bytes()
-    one.write_bytes(two.read_bytes())
+    first, two = (path for path in (folder / "cache").rglob("kernels/*/*") if path.is_file())
+    content = first.read_bytes()
+    first.write_bytes(two.read_bytes())
     two.write_bytes(content)
     ran = run("build", "-j", "1", "-o", "again")
     assert ran.code == 0

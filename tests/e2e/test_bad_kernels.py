@@ -1,6 +1,6 @@
-"""Every mistake that a kernel, or who compiles one, can have, made as a user makes it.
+"""Every mistake in a kernel or in compiling one, as a user makes it.
 
-The exit code is 1 (2 for wrong usage), and what is printed marks the right text.
+The exit code is 1 (2 for wrong usage), and the message marks the right text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_worker")
 # -------------------------------------------------------------------------------------- kernels
 
 _BODIES = [
-    # body | what is marked | what is printed, parts separated by " | "
+    # body | marked text | message, parts separated by " | "
     ("x = tl.maxmum(n, 1)", "tl.maxmum", "unknown name tl.maxmum | did you mean 'maximum'?"),
     ("x = n.to(tl.float31)", "tl.float31", "did you mean 'float32'?"),
     ("offsets = n\nx = ofsets + 1", "ofsets", "ofsets is not defined | did you mean 'offsets'?"),
@@ -98,7 +98,7 @@ def helper(x, y):
 
 @pytest.mark.parametrize(("body", "marked", "printed"), _BODIES)
 def test_a_wrong_kernel(run: Run, body: str, marked: str | None, printed: str) -> None:
-    # The module's other names come last, so that the body starts in line 6.
+    # The module's other names come last, so the body starts in line 6.
     source = HEAD + KERNEL.partition("    ")[0] + textwrap.indent(body, "    ")
     ran = dump(run, f"{source}\n{_MODULE}")
     assert ran.code == 1
@@ -144,7 +144,7 @@ def test_recursion_names_the_cycle(run: Run) -> None:
 
 
 _SOURCES = [
-    # file | what is printed
+    # file | message
     (b"# caf\xe9\n" + HEAD.encode(), "in UTF-8, k.py is not at line 1, byte 5 | save the file"),
     ((HEAD + KERNEL).encode("utf-16"), "in UTF-8, k.py is not at line 1"),
     (b"# coding: klingon\n", "k.py declares 'klingon'"),

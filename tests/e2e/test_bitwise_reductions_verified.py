@@ -75,7 +75,7 @@ num_warps = 2
 """
 
 
-# The first has tensors that TMA reduces into, and so stands for all where few cases are run.
+# The first uses TMA reductions; it represents all in a run of few cases.
 @pytest.mark.parametrize("target", sorted(TARGETS, key=lambda target: target != "sm_90a"))
 def test_they_are_right_on_every_target(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

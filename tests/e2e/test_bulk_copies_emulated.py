@@ -1,7 +1,7 @@
-"""Kernels whose rows go by bulk copies, compiled and run in the emulator, against NumPy.
+"""Kernels with bulk copies of rows, compiled and run in the emulator, against NumPy.
 
-The emulator counts the bytes that a phase waits for, reports reads of what has not landed or was
-never written, and refuses copies of other than whole pieces of 16 bytes inside of the arrays.
+The emulator counts the bytes of each mbarrier phase. It reports reads of data still in flight or
+never written, and refuses copies of other than whole 16-byte pieces inside the arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEEDS = (0, 1, 2)
 
 
 def rows_kernel(folder: Path, case: Rows, num_stages: int = 3, **options: Any) -> PtxKernel:
-    """Compile a kernel whose loop copies."""
+    """Compile a kernel with bulk copies in its loop."""
     constants = {"BLOCK": case.block, "STAGES": num_stages, "WS": False, **case.constants}
     kernel = compiled(folder, case.source, case.types, constants, **options)
     assert COPY in kernel.ptx
@@ -33,9 +33,9 @@ def rows_kernel(folder: Path, case: Rows, num_stages: int = 3, **options: Any) -
 
 def check_rows(kernel: PtxKernel, case: Rows, n: int, seed: int) -> None:
     """Run a kernel on rows of `n` elements and compare."""
-    made = case.arguments(n)
-    launch(kernel, (NUM_ROWS,), made, seed=seed)
-    np.testing.assert_array_equal(made["out_ptr"], case.expected(made), f"{n}, seed {seed}")
+    args = case.arguments(n)
+    launch(kernel, (NUM_ROWS,), args, seed=seed)
+    np.testing.assert_array_equal(args["out_ptr"], case.expected(args), f"{n}, seed {seed}")
 
 
 @pytest.mark.parametrize("case", COPIED.values(), ids=COPIED)
@@ -82,10 +82,10 @@ def test_every_way_to_reduce_into_a_run(tmp_path: Path, case: Stored) -> None:
     assert REDUCTION in kernel.ptx
     assert assemble(kernel.ptx, TARGETS["sm_90a"]).warnings == ()
     for n in (16, case.block - 16, 3 * case.block + 16):
-        made = case.arguments(n)
-        expected = case.expected(made)
-        launch(kernel, (NUM_ROWS,), made)
-        np.testing.assert_array_equal(made["out_ptr"], expected)
+        args = case.arguments(n)
+        expected = case.expected(args)
+        launch(kernel, (NUM_ROWS,), args)
+        np.testing.assert_array_equal(args["out_ptr"], expected)
 
 
 @pytest.mark.parametrize("case", STORED.values(), ids=STORED)
@@ -93,16 +93,16 @@ def test_every_way_to_reduce_into_a_run(tmp_path: Path, case: Stored) -> None:
 def test_every_way_to_store_a_run(
     tmp_path: Path, case: Stored, warp_specialize: bool | None
 ) -> None:
-    """What is stored is doubled, all else stays: behind the row, and where a condition is not met."""
+    """Stored elements are doubled; the rest stays: past the row, and where a condition is false."""
     options = {"warp_specialize": warp_specialize}
     kernel = compiled(tmp_path, case.source, case.types, case.constants, **options)
     assert STORE in kernel.ptx
     unit = case.block if case is STORED["whole"] else 1
     for seed, length in enumerate(lengths(case.block)):
-        made = case.arguments(length - length % unit, m=1)
-        expected = case.expected(made)
-        launch(kernel, (NUM_ROWS,), made, seed=seed)
-        np.testing.assert_array_equal(made["out_ptr"], expected, f"{length}, seed {seed}")
+        args = case.arguments(length - length % unit, m=1)
+        expected = case.expected(args)
+        launch(kernel, (NUM_ROWS,), args, seed=seed)
+        np.testing.assert_array_equal(args["out_ptr"], expected, f"{length}, seed {seed}")
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
@@ -114,10 +114,10 @@ def test_stores_of_few_and_many_warps(tmp_path: Path, num_warps: int, target: st
     assert STORE in kernel.ptx
     assert assemble(kernel.ptx, TARGETS[target]).warnings == ()
     for seed in SEEDS:
-        made = case.arguments(7 * case.block + 32)
-        expected = case.expected(made)
-        launch(kernel, (NUM_ROWS,), made, seed=seed)
-        np.testing.assert_array_equal(made["out_ptr"], expected)
+        args = case.arguments(7 * case.block + 32)
+        expected = case.expected(args)
+        launch(kernel, (NUM_ROWS,), args, seed=seed)
+        np.testing.assert_array_equal(args["out_ptr"], expected)
 
 
 SOFTMAX = """def k(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
@@ -137,7 +137,7 @@ SOFTMAX = """def k(x_ptr, w_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.cons
 def test_persistent_rows_with_reductions(
     tmp_path: Path, n_rows: int, n_cols: int, warp_specialize: bool | None
 ) -> None:
-    """Two loads an iteration, barriers of those who compute, and stores beside the copies."""
+    """Two loads an iteration, barriers of the consumers, and stores beside the copies."""
     pointers = dict.fromkeys(("x_ptr", "w_ptr", "out_ptr"), "*fp32:16")
     signature = {**pointers, "stride": "i32:16", "n_rows": "i32", "n_cols": "i32:4"}
     options = {"num_warps": 2, "warp_specialize": warp_specialize}
@@ -162,7 +162,7 @@ def test_nothing_beyond_a_row_is_read(tmp_path: Path) -> None:
     case = Rows(MASKED.format("0.0"))
     kernel = rows_kernel(tmp_path, case)
     for n in (16, case.block - 16, 2 * case.block + 16):
-        made = case.arguments(n)
-        made["x_ptr"] = np.ascontiguousarray(made["x_ptr"][:, :n])
-        launch(kernel, (NUM_ROWS,), {**made, "stride": n})
-        np.testing.assert_array_equal(made["out_ptr"], case.expected(made))
+        args = case.arguments(n)
+        args["x_ptr"] = np.ascontiguousarray(args["x_ptr"][:, :n])
+        launch(kernel, (NUM_ROWS,), {**args, "stride": n})
+        np.testing.assert_array_equal(args["out_ptr"], case.expected(args))

@@ -1,4 +1,4 @@
-"""`aotc verify` on kernels whose programs are run by clusters of CTAs."""
+"""`aotc verify` on kernels with programs of several CTAs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ num_stages = {stages}
 num_ctas = {ctas}
 """
 
-# With tensor maps of the launcher's, and without. B is stored by rows: of 128 columns a descriptor of a
-# product says where the second 64 are, beside an address that in a cluster has a CTA's rank in it.
+# With and without the launcher's tensor maps. B is row-major. For 128 columns, a wgmma descriptor has the
+# offset of the second 64. Its address contains the CTA's rank in a cluster.
 POINTERS = """
 [[kernel]]
 source = "{kernels}/matmul.py:matmul_kernel"
@@ -48,7 +48,7 @@ num_stages = {stages}
 num_ctas = {ctas}
 """
 
-# CTAs split the row, and exchange what each reduced its slice to.
+# CTAs split the row, and exchange their partial results.
 ROWS = """
 [[kernel]]
 source = "{kernels}/softmax.py:softmax_kernel"
@@ -76,7 +76,7 @@ num_warps = 2
 num_ctas = {ctas}
 """
 
-# What is stored is computed beside what is reduced, and in a loop from a row that is loaded again.
+# The stored value is computed beside the reduction, and in a loop over a reloaded row.
 RMSNORM = """
 [[kernel]]
 source = "{kernels}/norm.py:rmsnorm_kernel"

@@ -1,7 +1,7 @@
-"""Products of which only some columns are stored: every type, width and way of the operands.
+"""Dots with only some columns stored: every type, width and operand path.
 
-What is stored comes from the last column that is multiplied on, so an instruction that is too
-narrow shows in the first column of the output, whatever its width.
+The output starts with the last multiplied column. So too narrow an instruction shows in the output's
+first column, for every width.
 """
 
 from __future__ import annotations
@@ -119,15 +119,15 @@ def test_it_computes_what_its_source_says(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     (tmp_path / "kernels.py").write_text(SOURCE)
     (tmp_path / "kernels.toml").write_text(case.manifest())
-    made: list[PtxKernel] = []
+    kernels: list[PtxKernel] = []
 
     def compiler(request: CompileRequest) -> PtxKernel:
-        made.append(compile_ptx(request))
-        return made[-1]
+        kernels.append(compile_ptx(request))
+        return kernels[-1]
 
     (subject,) = subjects_of_manifest(load(str(tmp_path / "kernels.toml")))
     result = verify_variant(subject, VerifyOptions(seed=1), compiler=compiler)
     assert result.status == "verified", [finding.detail for finding in result.launches]
     multiplied = 48 if case.element == "i8" else case.columns
-    assert (f".m64n{multiplied}k" in made[0].ptx) == (case.config != "num_warps = 2")
-    assert (f".m64n{case.bn}k" in made[0].ptx) == (case.columns == case.bn)
+    assert (f".m64n{multiplied}k" in kernels[0].ptx) == (case.config != "num_warps = 2")
+    assert (f".m64n{case.bn}k" in kernels[0].ptx) == (case.columns == case.bn)

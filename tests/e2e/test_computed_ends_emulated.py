@@ -1,4 +1,4 @@
-"""Rows of a sequence that starts and ends where the kernel has loaded, by tensor copies through pointers."""
+"""Tensor copies through pointers, for rows of a sequence with loaded bounds."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_nothing_beyond_a_sequence_is_seen(tmp_path: Path, options: dict[str, An
     rows = int(starts[-1]) + LENGTHS[-1]
     k, v = np.full((2, rows, HEADS, 64), np.nan, np.float16)
     for start, length in zip(starts, LENGTHS, strict=True):
-        for each in (k, v):
-            each[start : start + length] = rng.integers(-2, 3, (length, HEADS, 64))
+        for tensor in (k, v):
+            tensor[start : start + length] = rng.integers(-2, 3, (length, HEADS, 64))
     q = rng.integers(-2, 3, (len(LENGTHS), HEADS, 64, 64)).astype(np.float16)
     out = np.full(q.shape, np.nan, np.float32)
     values = {
@@ -65,7 +65,7 @@ def test_nothing_beyond_a_sequence_is_seen(tmp_path: Path, options: dict[str, An
     launch(kernel, (len(LENGTHS), HEADS), values, seed=3)
     for number, (start, length) in enumerate(zip(starts, LENGTHS, strict=True)):
         for head in range(HEADS):
-            own = slice(start, start + length)
-            keys, seen = (each[own, head].astype(np.float64) for each in (k, v))
+            tokens = slice(start, start + length)
+            keys, seen = (tensor[tokens, head].astype(np.float64) for tensor in (k, v))
             expected = q[number, head].astype(np.float64) @ keys.T @ seen
             np.testing.assert_array_equal(out[number, head], expected)

@@ -1,8 +1,8 @@
-"""Groups of consumers that take tiles in turn, in the emulator, against NumPy.
+"""Consumer groups on alternate tiles, in the emulator, against NumPy.
 
-The emulator reports who touches what another group uses, who reads what has not landed and who
-waits for ever, so what counts here is how many tiles there are for how many groups, how much a
-tile multiplies, and what it does besides. Integers, so that sums are right to the bit in any order.
+The emulator reports races between groups, reads of data in flight, and deadlocks. So cases vary the
+number of tiles and groups, the size of the products, and the epilogue. Integers make sums exact in any
+order.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ BLOCK = (64, 32, 32)
 
 
 def _num_warps(kernel: PtxKernel) -> int:
-    """Return how many warps a launch has, of all groups and those that load."""
-    found = re.search(r"\.reqntid (\d+)", kernel.ptx)
-    assert found is not None
-    return int(found[1]) // 32
+    """Return the number of warps of a launch, over all groups and producers."""
+    match = re.search(r"\.reqntid (\d+)", kernel.ptx)
+    assert match is not None
+    return int(match[1]) // 32
 
 
 def _exact(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64)
 
 
-# ---- products that run on, in the order of tiles -----------------------------------------------
+# ---- dots in flight across tiles, in the order of tiles ----------------------------------------
 
 MATMUL = """def k(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     tiles_n = tl.cdiv(N, BN)
@@ -107,7 +107,7 @@ def test_other_groups_and_other_products(
     tmp_path: Path, block: tuple[int, int, int], config: dict[str, Any]
 ) -> None:
     kernel = _matmul(tmp_path, block, num_stages=4, num_consumer_groups=2, **config)
-    # Registers that no thread gives to another are not freed by a whole warpgroup.
+    # Without a transfer of registers, no whole warpgroup frees any.
     producers = 1 if "maxnreg" in config else 4
     assert _num_warps(kernel) == 2 * config.get("num_warps", 4) + producers
     for seed, shape in enumerate([(block[0] * 3, 28, 70), (block[0], 92, 130)]):
@@ -115,7 +115,7 @@ def test_other_groups_and_other_products(
 
 
 def test_programs_of_two_ctas(tmp_path: Path) -> None:
-    """Whose groups read what the other CTA has copied for both."""
+    """Groups read boxes multicast by the other CTA."""
     kernel = _matmul(tmp_path, (128, 32, 32), num_stages=4, num_consumer_groups=2, num_ctas=2)
     assert _num_warps(kernel) == 12
     assert "multicast::cluster" in kernel.ptx
@@ -123,13 +123,13 @@ def test_programs_of_two_ctas(tmp_path: Path) -> None:
         _check(kernel, shape, seed, grid=2)
 
 
-# ---- what a tile does besides -------------------------------------------------------------------
+# ---- epilogues and other work of a tile ---------------------------------------------------------
 
 
 def _persistent(
     block_n: int, epilogue_n: int, extra: Mapping[str, str], **config: Any
 ) -> PtxKernel:
-    """Compile the persistent product of the shipped kernels, with what follows it."""
+    """Compile the persistent product of the shipped kernels, with its epilogue."""
     signature = {
         "a": "tensordesc<bf16[64,32]>",
         "b": f"tensordesc<bf16[{block_n},32]>",
@@ -157,7 +157,7 @@ def _persistent(
 @pytest.mark.parametrize("epilogue_n", [64, 32, 16])
 @pytest.mark.parametrize("groups", [2, 3])
 def test_a_bias_and_a_residual(epilogue_n: int, groups: int) -> None:
-    """A residual is loaded after the products: to buffers that groups have to themselves."""
+    """A residual is loaded after the products, into buffers private to each group."""
     extra = {"bias_ptr": "*bf16:16", "residual": f"tensordesc<bf16[64,{epilogue_n}]>"}
     kernel = _persistent(64, epilogue_n, extra, num_stages=4, num_consumer_groups=groups)
     assert _num_warps(kernel) == 4 * groups + 4
@@ -203,7 +203,7 @@ TWO_LOOPS = """def k(a, b, c, d, n, K):
 
 @pytest.mark.parametrize("num_stages", [2, 5, 8])
 def test_slots_of_their_own_are_given_back_late(tmp_path: Path, num_stages: int) -> None:
-    """Two loops of products that run on have no order, and so no stages that groups share."""
+    """Two loops of dots in flight have no order, so groups share no stages."""
     signature = {
         "a": "tensordesc<bf16[64,32]>",
         "b": "tensordesc<bf16[32,64]>",
@@ -311,11 +311,11 @@ def test_programs_of_a_plain_product(groups: int) -> None:
         np.testing.assert_array_equal(_exact(out), _exact(expected.astype(dtype)))
 
 
-# ---- what a launch needs to know, and what is too large ------------------------------------------
+# ---- launch metadata and resource limits ---------------------------------------------------------
 
 
 def _metadata(folder: Path, block: tuple[int, int, int], **config: Any) -> Metadata:
-    """Return what a cubin of the product tells."""
+    """Return the metadata of the product's cubin."""
     path = folder / "kernel.py"
     path.write_text(PRELUDE + MATMUL, encoding="utf-8")
     rows, columns, depth = block
@@ -334,17 +334,21 @@ def _metadata(folder: Path, block: tuple[int, int, int], **config: Any) -> Metad
 def test_a_launch_has_the_threads_of_all_groups(
     tmp_path: Path, groups: int, num_stages: int
 ) -> None:
-    made = _metadata(tmp_path, (128, 128, 64), num_stages=num_stages, num_consumer_groups=groups)
-    assert made.ptxas_warnings == ()
-    assert made.spill_bytes == 0
-    assert made.num_threads == 32 * (4 * groups + 4)
-    taken = [remark for remark in made.remarks if "registers for a consumer thread" in remark]
-    assert len(taken) == (groups > 1)
+    metadata = _metadata(
+        tmp_path, (128, 128, 64), num_stages=num_stages, num_consumer_groups=groups
+    )
+    assert metadata.ptxas_warnings == ()
+    assert metadata.spill_bytes == 0
+    assert metadata.num_threads == 32 * (4 * groups + 4)
+    register_remarks = [
+        remark for remark in metadata.remarks if "registers for a consumer thread" in remark
+    ]
+    assert len(register_remarks) == (groups > 1)
 
 
 def test_what_is_too_large_for_two_groups_has_one(tmp_path: Path) -> None:
-    """Rings take what there is, but for one buffer of results."""
-    made = _metadata(tmp_path, (128, 128, 32), num_stages=13, num_consumer_groups=2)
-    assert made.num_threads == 32 * (4 * 1 + 4)
+    """Rings fill the shared memory except for one buffer of results."""
+    metadata = _metadata(tmp_path, (128, 128, 32), num_stages=13, num_consumer_groups=2)
+    assert metadata.num_threads == 32 * (4 * 1 + 4)
     reason = "one consumer group, not 2: with 2 the kernel needs"
-    assert any(reason in remark for remark in made.remarks)
+    assert any(reason in remark for remark in metadata.remarks)

@@ -1,4 +1,4 @@
-"""A softmax of one row by programs that wait for each other: verified, and launched as such."""
+"""A softmax of one row by a cooperative grid: verified, and launched cooperatively."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MANIFEST = Path(__file__).parents[2] / "kernels" / "cooperative.toml"
 
 def test_it_computes_what_its_source_says() -> None:
     subject = next(
-        each
-        for each in subjects_of_manifest(load(str(MANIFEST)))
-        if "sm_90a T=bf16 BLOCK=1024" in each.label
+        subject
+        for subject in subjects_of_manifest(load(str(MANIFEST)))
+        if "sm_90a T=bf16 BLOCK=1024" in subject.label
     )
     result = verify_variant(subject, VerifyOptions(seed=3))
     assert result.status == "verified", [finding.detail for finding in result.findings]
     assert any(finding.grid[0] > 2 for finding in result.findings)
     assert subject.request is not None
-    made = compile_kernel(subject.request)
-    assert made.metadata.cooperative
+    kernel = compile_kernel(subject.request)
+    assert kernel.metadata.cooperative
     other = MANIFEST.parent / "softmax.py"
     plain = replace(
         subject.request,

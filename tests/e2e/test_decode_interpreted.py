@@ -1,4 +1,4 @@
-"""Decode over paged caches, interpreted, against float64: the splits, then what combines them."""
+"""Decode over paged caches, interpreted, against float64: the splits, then the combination."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COMBINE = {
 }
 # Page, tokens of a copy, tokens of an iteration.
 TILES = [(16, 16, 16), (16, 16, 64), (64, 64, 64), (64, 16, 32)]
-# Heads, key heads, rows of a tile: also more heads than rows, and a number that is no power of two.
+# Heads, key heads, rows of a tile: also more heads than rows, and a number not a power of two.
 HEADS = [(8, 1, 16), (6, 2, 16), (20, 1, 16), (2, 2, 64)]
 
 
@@ -106,8 +106,8 @@ def _decode(
         source = "paged_decode.py:paged_decode_descriptor_kernel"
         constants["ROWS"] = rows
     if fp8:
-        made = np.abs(normal(rng, (2, n_kv_heads), FP32))
-        scales = {"k_scale": made[0], "v_scale": made[1]}
+        head_scales = np.abs(normal(rng, (2, n_kv_heads), FP32))
+        scales = {"k_scale": head_scales[0], "v_scale": head_scales[1]}
         values.update({f"{name}_ptr": scale for name, scale in scales.items()})
         signature = {**signature, "k_scale_ptr": "*fp32", "v_scale_ptr": "*fp32"}
     if single:
@@ -120,12 +120,12 @@ def _decode(
     interpret(
         split, (n_kv_heads * cdiv(n_heads // n_kv_heads, block_h), n_sequences, n_splits), values
     )
-    # What a sequence does not need is not written.
+    # Splits past the end of a sequence are not written.
     for sequence, length in enumerate(cache.lengths):
-        used = cdiv(cdiv(int(length), page), pages_per_split)
+        count = cdiv(cdiv(int(length), page), pages_per_split)
         written = ~np.isnan(values["lse_ptr"][sequence])
-        assert written[:, :used].all()
-        assert not written[:, used:].any()
+        assert written[:, :count].all()
+        assert not written[:, count:].any()
     if single:
         assert not values["counter_ptr"].any()
     else:
@@ -180,12 +180,12 @@ MLA = {
 @pytest.mark.parametrize(("page", "block_n"), [(16, 16), (64, 16)])
 def test_latent_attention(page: int, block_n: int, n_heads: int, pages_per_split: int) -> None:
     rng = np.random.default_rng(zlib.crc32(f"{page} {n_heads} {pages_per_split}".encode()))
-    both = LATENT + ROPE
-    cache = paged_cache(rng, _lengths(page), 1, page, (both, LATENT))
+    width = LATENT + ROPE
+    cache = paged_cache(rng, _lengths(page), 1, page, (width, LATENT))
     cache = replace(cache, values=cache.keys[..., :LATENT])
     n_sequences, max_pages = cache.table.shape
-    q = normal(rng, (n_sequences, n_heads, both), BF16)
-    scale = both**-0.5
+    q = normal(rng, (n_sequences, n_heads, width), BF16)
+    scale = width**-0.5
     shape = (n_sequences, n_heads, cdiv(max_pages, pages_per_split))
     values = {
         "q_latent": q[..., :LATENT],

@@ -1,8 +1,8 @@
-"""Programmatic dependent launch: what a kernel reads before and after it waits.
+"""Programmatic dependent launch: a kernel's loads before and after its wait.
 
-The grid before it is played by a change of memory, made when the wait is executed. A load that
-the compiler moved across the wait, in either direction, then sees the wrong content. The kernel
-is interpreted as tile IR, as gpu IR, and its PTX is emulated, which must all agree.
+A change of memory at the wait stands in for the preceding grid. So a load moved across the wait, in
+either direction, sees the wrong content. The interpreted tile IR, the interpreted gpu IR and the
+emulated PTX must agree.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BEFORE_A_LOOP = """def k(x, w, out, n):
     gdc_launch_dependents()
     tl.store(out + i[:, None] * 32 + i[None, :], acc)
 """
-# What is read at the end of an iteration may not become a load of the one before it.
+# A load at the end of an iteration must not move to the previous iteration.
 INSIDE_A_LOOP = """def k(x, w, out, n):
     i = tl.arange(0, 256)
     acc = tl.load(x + i)
@@ -87,7 +87,7 @@ STEPS = 3
 
 
 class _Launch:
-    """The arguments of a launch, and the change that the grid before it makes to `x`."""
+    """The arguments of a launch, and the change of `x` by the preceding grid."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(7)
@@ -153,12 +153,12 @@ def test_loads_stay_on_their_side(
     path = tmp_path / "kernel.py"
     path.write_text(PRELUDE + SOURCES[name], encoding="utf-8")
     request = CompileRequest(str(path), "k", SIGNATURE, (), target, Config(1))
-    made = compile_kernel(request, keep_asm=True)
-    expected = _interpreted(made.asm["tile"])
-    assert (_interpreted(made.asm["gpu"]) == expected).all()
+    kernel = compile_kernel(request, keep_asm=True)
+    expected = _interpreted(kernel.asm["tile"])
+    assert (_interpreted(kernel.asm["gpu"]) == expected).all()
     for seed in (0, 1):
-        shared_bytes = made.metadata.shared_bytes
-        left = _emulated(monkeypatch, made.asm["ptx"], shared_bytes, seed=seed)
+        shared_bytes = kernel.metadata.shared_bytes
+        left = _emulated(monkeypatch, kernel.asm["ptx"], shared_bytes, seed=seed)
         assert (left == expected).all()
 
 
@@ -177,8 +177,8 @@ def test_a_wait_in_the_wrong_place_would_show(
 ) -> None:
     path = tmp_path / "kernel.py"
     path.write_text(PRELUDE + SOURCES[name], encoding="utf-8")
-    made = compile_kernel(CompileRequest(str(path), "k", SIGNATURE, (), "sm_90a"), keep_asm=True)
-    text = made.asm["tile"]
+    kernel = compile_kernel(CompileRequest(str(path), "k", SIGNATURE, (), "sm_90a"), keep_asm=True)
+    text = kernel.asm["tile"]
     assert (_interpreted(change(text)) != _interpreted(text)).any()
 
 
@@ -212,7 +212,7 @@ class _Product(_Launch):
 
 
 def _multiplied(monkeypatch: pytest.MonkeyPatch, kernel: PtxKernel, seed: int) -> bool:
-    """Return whether the product is that of what the grid before leaves."""
+    """Return whether the product is the one of the preceding grid's output."""
     product = _Product()
     _play(monkeypatch, product)
     values = {"x": product.x, "w": product.w, "out": product.out}
@@ -226,7 +226,7 @@ def test_whoever_fetches_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     request = CompileRequest(str(path), "k", tuple(PRODUCT_SIGNATURE.items()), (), "sm_90a")
     kernel = compile_ptx(request)
     assert all(_multiplied(monkeypatch, kernel, seed) for seed in range(3))
-    # No schedule of warps is sure to catch one that does not, so this is looked at as well.
+    # No schedule of warps is sure to catch a missing wait, so the code is checked as well.
     (role,) = (
         op
         for op in parse_kernel(stage_text(request, "gpu")).walk()

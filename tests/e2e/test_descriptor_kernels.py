@@ -14,7 +14,7 @@ MANIFEST = Path(__file__).parents[2] / "kernels" / "descriptors.toml"
 SUBJECTS = subjects_of_manifest(load(str(MANIFEST)))
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda each: each.label)
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
 def test_it_computes_what_its_source_says(subject: object) -> None:
     result = verify_next(subject, VerifyOptions(seed=5))  # type: ignore[arg-type]
     assert result.status == "verified", [finding.detail for finding in result.findings]

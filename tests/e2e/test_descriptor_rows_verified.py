@@ -1,4 +1,4 @@
-"""`aotc verify` on kernels that gather and scatter rows through descriptors, passed and made."""
+"""`aotc verify` on gathers and scatters of rows through host and device descriptors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_rows_are_verified(kernel: str, tmp_path: Path, capsys: pytest.CaptureFi
     manifest = tmp_path / "rows.toml"
     manifest.write_text(MANIFEST)
     code = run(["verify", str(manifest), "--kernel", kernel, "--jobs", "1", "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert code == EXIT_DONE, json.dumps(told)
-    states = [one["status"] for one in told["variants"]]
+    report = json.loads(capsys.readouterr().out)
+    assert code == EXIT_DONE, json.dumps(report)
+    states = [variant["status"] for variant in report["variants"]]
     assert states == ["verified"] * {"move": 2, "moved_back": 4}[kernel]

@@ -25,7 +25,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _narrow(dtype: str) -> int:
-    """Return a width less than 32 whose rows are whole pieces of 16 bytes, as hardware stores them."""
+    """Return a width less than 32 with rows of whole 16-byte pieces, the unit of hardware stores."""
     return 32 - 16 // tensor((1, 1), dtype).itemsize
 
 
@@ -138,7 +138,7 @@ def test_waits_keep_count_through_loops_and_branches(tmp_path: Path, target: str
     x, y = tensor((1500,), "i32"), tensor((n * 256 + 4,), "i32", seed=1)
     launch(kernel, (1,), {"x": x, "y": y, "n": n}, seed=n)
     padded = np.concatenate([x, np.zeros(2048, np.int32)])
-    blocks = [padded[at * 256 : at * 256 + 256] for at in range(10)]
+    blocks = [padded[block * 256 : block * 256 + 256] for block in range(10)]
     total = np.zeros(256, np.int32)
     for j in range(n):
         if j % 3 == 1:
@@ -149,7 +149,7 @@ def test_waits_keep_count_through_loops_and_branches(tmp_path: Path, target: str
 
 
 def test_a_store_is_done_before_a_barrier(tmp_path: Path) -> None:
-    """What one thread's copy has written, others read through pointers behind a barrier."""
+    """Threads read another thread's copy through pointers after a barrier."""
     source = """def k(x, y, y_ptr, out):
     y.store([0], x.load([0]))
     tl.debug_barrier()
@@ -247,14 +247,14 @@ def test_a_descriptor_is_chosen_at_run_time(tmp_path: Path, target: str, n: int)
         tile[: part.shape[0], : part.shape[1]] = part
         return tile
 
-    which = x if n > 1 else y
-    expected, other = load(which, 0, 0) * which.shape[0], y
+    source = x if n > 1 else y
+    expected, other = load(source, 0, 0) * source.shape[0], y
     for i in range(n):
-        expected = expected + load(which, i, 0) + load(other, 0, i * 8)
+        expected = expected + load(source, i, 0) + load(other, 0, i * 8)
         if i != 1:
-            which, other = other, which
-    which, last = (y, 2) if n > 2 else (which, n)
-    expected = expected + load(which, last, 0)
+            source, other = other, source
+    source, last = (y, 2) if n > 2 else (source, n)
+    expected = expected + load(source, last, 0)
     launch(kernel, (1,), {"x": x, "y": y, "out": out, "n": n})
     np.testing.assert_array_equal(out, expected)
 
@@ -274,11 +274,11 @@ def test_what_is_stored_is_loaded_through_a_chosen_descriptor(
     signature = {**dict.fromkeys(("x", "y", "out"), "tensordesc<fp32[8,16]>"), "n": "i32"}
     kernel = compiled(tmp_path, source, signature, target=target)
     x, y = tensor((24, 16), "fp32"), tensor((24, 16), "fp32", seed=1)
-    out, given = like(tensor((16, 16), "fp32")), y.copy()
+    out, before = like(tensor((16, 16), "fp32")), y.copy()
     launch(kernel, (1,), {"x": x, "y": y, "out": out, "n": n})
-    np.testing.assert_array_equal(out[:8], given[8:16] if n else given[:8])
-    np.testing.assert_array_equal(out[8:], given[16:] if n else given[8:16])
-    np.testing.assert_array_equal((x if n else y)[:8], given[16:])
+    np.testing.assert_array_equal(out[:8], before[8:16] if n else before[:8])
+    np.testing.assert_array_equal(out[8:], before[16:] if n else before[8:16])
+    np.testing.assert_array_equal((x if n else y)[:8], before[16:])
 
 
 def test_maps_in_memory_are_chosen_by_their_addresses(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_a_product_whose_operands_come_in_two_ways(
         np.testing.assert_array_equal(c, expected)
 
 
-# ---- what the assembler and the banks say -----------------------------------------------------
+# ---- assembler warnings and bank conflicts ----------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [name for name in TARGETS if name >= "sm_90" or "1" in name])
@@ -376,9 +376,9 @@ def test_it_assembles_without_a_word(tmp_path: Path, target: str) -> None:
     }
     constants = {"BLOCK": 64, "TRANSPOSED": True}
     kernel = compiled(tmp_path, PRODUCT, signature, constants, target)
-    made = assemble(kernel.ptx, TARGETS[target])
-    assert made.warnings == ()
-    assert made.spill_bytes == 0
+    assembly = assemble(kernel.ptx, TARGETS[target])
+    assert assembly.warnings == ()
+    assert assembly.spill_bytes == 0
 
 
 @pytest.mark.parametrize("block", [(64, 64), (64, 32), (64, 16), (32, 256), (1024,)], ids=str)
@@ -388,6 +388,6 @@ def test_copies_of_rows_have_no_bank_conflicts(tmp_path: Path, block: tuple[int,
     kind = f"tensordesc<bf16[{','.join(map(str, block))}]>"
     kernel = compiled(tmp_path, source, {"x": kind, "y": kind})
     x = tensor(block, "bf16")
-    done = launch(kernel, (1,), {"x": x, "y": like(x)}, count_conflicts=True)
-    assert done.conflicts
-    assert all(count.excess == 0 for count in done.conflicts.values())
+    emulation = launch(kernel, (1,), {"x": x, "y": like(x)}, count_conflicts=True)
+    assert emulation.conflicts
+    assert all(count.excess == 0 for count in emulation.conflicts.values())

@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel makes of what it loads: values, in the emulator, against NumPy."""
+"""Tensor maps made by a kernel from loaded values, in the emulator, against NumPy."""
 
 from __future__ import annotations
 
@@ -61,28 +61,30 @@ def _table(*arrays: np.ndarray) -> PointerTable:
 @pytest.mark.parametrize("padding", ["zero", "nan"])
 def test_each_program_makes_a_map_of_its_own(tmp_path: Path, padding: str) -> None:
     constants = {"ROWS": ROWS, "COLUMNS": COLUMNS, "PADDING": padding}
-    made = compiled(tmp_path, COPY, COPY_SIGNATURE, constants, map_pointers=True)
-    assert made.scratch_bytes == 128
-    assert "cp.async.bulk.tensor" in made.ptx
+    kernel = compiled(tmp_path, COPY, COPY_SIGNATURE, constants, map_pointers=True)
+    assert kernel.scratch_bytes == 128
+    assert "cp.async.bulk.tensor" in kernel.ptx
     sizes = [(9, 30), (20, 40), (1, 8), (0, 30), (9, 0), (4, 34)]
-    tensors = [tensor((24, 40 + 4 * at), "fp32", seed=at) for at in range(len(sizes))]
+    tensors = [tensor((24, 40 + 4 * number), "fp32", seed=number) for number in range(len(sizes))]
     out = np.full((len(sizes), ROWS, COLUMNS), -1, np.float32)
-    strides = [each.strides[0] // 4 for each in tensors]
-    given = np.array([(*pair, step) for pair, step in zip(sizes, strides, strict=True)], np.int32)
-    values = {"x_ptrs": _table(*tensors), "out_ptr": out, "sizes": given}
-    launch(made, (len(sizes),), values, seed=1)
-    for found, each, (rows, columns) in zip(out, tensors, sizes, strict=True):
+    strides = [x.strides[0] // 4 for x in tensors]
+    size_table = np.array(
+        [(*pair, step) for pair, step in zip(sizes, strides, strict=True)], np.int32
+    )
+    values = {"x_ptrs": _table(*tensors), "out_ptr": out, "sizes": size_table}
+    launch(kernel, (len(sizes),), values, seed=1)
+    for actual, x, (rows, columns) in zip(out, tensors, sizes, strict=True):
         expected = np.full((ROWS, COLUMNS), np.nan if padding == "nan" else 0, np.float32)
         if columns:
-            inside = each[1:rows, : min(columns, COLUMNS - 4)][:ROWS]
+            inside = x[1:rows, : min(columns, COLUMNS - 4)][:ROWS]
             expected[: len(inside), 4 : 4 + inside.shape[1]] = inside
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(("address", "stride"), [(4, 0), (0, 2)])
 def test_what_breaks_the_promise_is_refused(tmp_path: Path, address: int, stride: int) -> None:
     constants = {"ROWS": ROWS, "COLUMNS": COLUMNS, "PADDING": "zero"}
-    made = compiled(tmp_path, COPY, COPY_SIGNATURE, constants, map_pointers=True)
+    kernel = compiled(tmp_path, COPY, COPY_SIGNATURE, constants, map_pointers=True)
     flat = tensor((2048,), "fp32")[address // 4 :]
     values = {
         "x_ptrs": _table(flat),
@@ -90,7 +92,7 @@ def test_what_breaks_the_promise_is_refused(tmp_path: Path, address: int, stride
         "sizes": np.array([8, 32, 32 + stride], np.int32),
     }
     with pytest.raises(Fault, match="multiple of 16"):
-        launch(made, (1,), values)
+        launch(kernel, (1,), values)
 
 
 def _products(
@@ -105,12 +107,12 @@ def _products(
     return compiled(folder, PRODUCTS, PRODUCTS_SIGNATURE, constants, map_pointers=True, **options)
 
 
-def _launch_products(made: PtxKernel, seed: int) -> None:
+def _launch_products(kernel: PtxKernel, seed: int) -> None:
     operands: list[np.ndarray] = []
     sizes: list[tuple[int, ...]] = []
     expected: list[np.ndarray] = []
-    for at, (m, n, depth) in enumerate(GROUPS):
-        a, b = (tensor((rows, max(depth, 8)), "bf16", at, 1 + at % 2) for rows in (m, n))
+    for group, (m, n, depth) in enumerate(GROUPS):
+        a, b = (tensor((rows, max(depth, 8)), "bf16", group, 1 + group % 2) for rows in (m, n))
         operands += [a, b]
         sizes.append((m, n, depth, a.strides[0] // 2, b.strides[0] // 2))
         product = a[:, :depth].astype(np.float32) @ b[:, :depth].astype(np.float32).T
@@ -122,7 +124,7 @@ def _launch_products(made: PtxKernel, seed: int) -> None:
         "sizes": np.array(sizes, np.int32),
         "count": len(GROUPS),
     }
-    launch(made, (3,), values, seed=seed)
+    launch(kernel, (3,), values, seed=seed)
     np.testing.assert_array_equal(out, np.concatenate(expected))
 
 
@@ -132,13 +134,13 @@ def test_products_of_groups_make_the_maps_of_each(
     tmp_path: Path, num_stages: int, seed: int, warp_specialize: bool | None
 ) -> None:
     """Every copy through a map has been waited for when another group's is made in its place."""
-    made = _products(tmp_path, num_stages, warp_specialize=warp_specialize)
+    kernel = _products(tmp_path, num_stages, warp_specialize=warp_specialize)
     assert len(GROUPS) > SLOTS_IN_LOOPS
-    assert made.scratch_bytes == 2 * SLOTS_IN_LOOPS * 128
-    assert "wgmma.mma_async" in made.ptx
+    assert kernel.scratch_bytes == 2 * SLOTS_IN_LOOPS * 128
+    assert "wgmma.mma_async" in kernel.ptx
     num_warps = 4 if warp_specialize is False else 8
-    assert f".reqntid {32 * num_warps}" in made.ptx
-    _launch_products(made, seed)
+    assert f".reqntid {32 * num_warps}" in kernel.ptx
+    _launch_products(kernel, seed)
 
 
 def test_a_producer_waits_for_copies_before_it_makes_their_map_anew(
@@ -146,9 +148,9 @@ def test_a_producer_waits_for_copies_before_it_makes_their_map_anew(
 ) -> None:
     monkeypatch.setattr(MbarrierRing, "await_issued", lambda *_: None)
     monkeypatch.setattr(map_rings, "find_map_slice", lambda _: Slice())  # no other warp makes it
-    made = _products(tmp_path, 3)
+    kernel = _products(tmp_path, 3)
     with pytest.raises(Fault, match="edits a tensor map that a copy in flight may still read"):
-        _launch_products(made, 0)  # in step, copies happen late
+        _launch_products(kernel, 0)  # in step, copies happen late
 
 
 @pytest.mark.parametrize("seed", [0, 2])
@@ -162,13 +164,13 @@ def test_a_producer_makes_maps_that_no_other_warp_can(
 @pytest.mark.parametrize("seed", [0, 2])
 def test_a_producer_of_two_warps_makes_maps_ahead(tmp_path: Path, seed: int) -> None:
     """A limit on registers leaves no warpgroup for the producer."""
-    made = _products(tmp_path, 3, maxnreg=200)
-    assert ".reqntid 192" in made.ptx
-    _launch_products(made, seed)
+    kernel = _products(tmp_path, 3, maxnreg=200)
+    assert ".reqntid 192" in kernel.ptx
+    _launch_products(kernel, seed)
 
 
 def test_maps_are_made_ahead_of_their_use(tmp_path: Path) -> None:
-    """A warp beside the one that issues loads makes them, as far ahead as there are slots."""
+    """A second producer warp makes the maps, as far ahead as there are slots."""
     ptx = _products(tmp_path, 3).ptx
     assert ptx.count("tensormap.cp_fenceproxy") == 2
     acquired = re.findall(r"fence\.proxy\.tensormap::generic\.acquire\.gpu", ptx)
@@ -179,9 +181,9 @@ def test_a_map_is_not_made_in_place_of_one_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MapRings, "await_empty", lambda *_: None)
-    made = _products(tmp_path, 3)
+    kernel = _products(tmp_path, 3)
     with pytest.raises(Fault, match="tensor map|deadlock"):
-        _launch_products(made, 0)
+        _launch_products(kernel, 0)
 
 
 STORES = """
@@ -204,29 +206,31 @@ def test_a_loop_stores_through_a_map_that_it_makes_anew(
     signature = {"x_ptr": "*fp32", "out_ptrs": "*i64", "sizes": "*i32", "count": "i32"}
     constants = {"ROWS": 16, "COLUMNS": 64}
     options = {"num_warps": num_warps, "map_pointers": True}
-    made = compiled(tmp_path, STORES, signature, constants, **options)
-    assert "cp.async.bulk.tensor.2d.global" in made.ptx
+    kernel = compiled(tmp_path, STORES, signature, constants, **options)
+    assert "cp.async.bulk.tensor.2d.global" in kernel.ptx
     sizes = [(17, 68), (5, 92), (0, 68), (40, 4), (1, 8), (9, 40)]
     x = tensor((16, 64), "fp32")
-    outs = [tensor((24, 96 + 4 * at), "fp32", seed=at) for at in range(len(sizes))]
+    outs = [tensor((24, 96 + 4 * number), "fp32", seed=number) for number in range(len(sizes))]
     expected = [out.copy() for out in outs]
-    for at, (each, (rows, columns)) in enumerate(zip(expected, sizes, strict=True)):
-        inside = each[1:rows, 4:columns][:16, :64]
-        inside[...] = x[: inside.shape[0], : inside.shape[1]] + at
-    steps = [each.strides[0] // 4 for each in outs]
-    given = np.array([(*pair, step) for pair, step in zip(sizes, steps, strict=True)], np.int32)
-    values = {"x_ptr": x, "out_ptrs": _table(*outs), "sizes": given, "count": len(sizes)}
-    launch(made, (1,), values, seed=seed)
-    for found, each in zip(outs, expected, strict=True):
-        np.testing.assert_array_equal(found, each)
+    for number, (view, (rows, columns)) in enumerate(zip(expected, sizes, strict=True)):
+        inside = view[1:rows, 4:columns][:16, :64]
+        inside[...] = x[: inside.shape[0], : inside.shape[1]] + number
+    steps = [view.strides[0] // 4 for view in outs]
+    size_table = np.array(
+        [(*pair, step) for pair, step in zip(sizes, steps, strict=True)], np.int32
+    )
+    values = {"x_ptr": x, "out_ptrs": _table(*outs), "sizes": size_table, "count": len(sizes)}
+    launch(kernel, (1,), values, seed=seed)
+    for actual, each in zip(outs, expected, strict=True):
+        np.testing.assert_array_equal(actual, each)
 
 
 def test_hardware_stores_rows_in_pieces_of_16_bytes(tmp_path: Path) -> None:
     signature = {"x_ptr": "*fp32", "out_ptrs": "*i64", "sizes": "*i32", "count": "i32"}
     constants = {"ROWS": 16, "COLUMNS": 64}
-    made = compiled(tmp_path, STORES, signature, constants, map_pointers=True)
+    kernel = compiled(tmp_path, STORES, signature, constants, map_pointers=True)
     out = tensor((24, 96), "fp32")
     values = {"x_ptr": tensor((16, 64), "fp32"), "out_ptrs": _table(out), "count": 1}
     values["sizes"] = np.array([17, 90, out.strides[0] // 4], np.int32)
     with pytest.raises(Fault, match="stores rows of 360 bytes; hardware stores pieces of 16"):
-        launch(made, (1,), values)
+        launch(kernel, (1,), values)

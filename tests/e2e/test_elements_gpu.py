@@ -1,4 +1,4 @@
-"""Functions on elements and fp8e4b15 on a GPU, against what Triton makes of the same source.
+"""Elementwise functions and fp8e4b15 on a GPU, against Triton on the same source.
 
 pytest -m gpu tests/e2e/test_elements_gpu.py [--built FOLDER]
 """
@@ -146,8 +146,8 @@ def test_functions_on_elements(library: Any, source: Any) -> None:
     ours, theirs = ([torch.full_like(x, -1) for _ in range(3)] for _ in range(2))
     library["elements"].launch((x, *ours), grid=(64,))
     source.elements[(64,)](x, *theirs, BLOCK=1024)
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one, other)
+    for actual, other in zip(ours, theirs, strict=True):
+        assert torch.equal(actual, other)
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""The embedding bag: indices two iterations ahead, rows one, whatever the bags hold."""
+"""The embedding bag: indices are loaded two iterations ahead, rows one, for any bags."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SIGNATURE = {
 
 def scheduled(unroll: int, num_stages: int, target: str = "sm_80"):
     constants = {"BLOCK": 64, "UNROLL": unroll, "STAGES": num_stages}
-    made = frontend.translate(
+    translation = frontend.translate(
         SOURCE, "embedding_bag_kernel", SIGNATURE, constants, num_warps=1, target=target
     )
     schedule = Schedule(TARGETS[target], Config(1, num_stages))
-    return schedule_kernel(made.kernel, schedule), schedule
+    return schedule_kernel(translation.kernel, schedule), schedule
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 4])
@@ -48,14 +48,14 @@ def test_against_numpy(dim: int, unroll: int, num_stages: int) -> None:
     args = [table, index, weight, offset, out, stride, bags, dim]
     run(kernel, (bags, -(-dim // 64)), args)
     for bag in range(bags):
-        taken = [i for i in range(offset[bag], offset[bag + 1]) if index[i] >= 0]
-        rows = table[index[taken], :dim].astype(np.float32)
-        assert (out[bag] == (weight[taken][:, None] * rows).sum(axis=0)).all()
+        positions = [i for i in range(offset[bag], offset[bag + 1]) if index[i] >= 0]
+        rows = table[index[positions], :dim].astype(np.float32)
+        assert (out[bag] == (weight[positions][:, None] * rows).sum(axis=0)).all()
 
 
 def test_indices_are_further_ahead_than_rows() -> None:
     kernel, schedule = scheduled(1, 3)
-    assert any("pipelined over 3 stages through registers" in each for each in schedule.remarks)
+    assert any("pipelined over 3 stages through registers" in remark for remark in schedule.remarks)
     assert "not pipelined" not in "".join(schedule.remarks)
     loop = print_kernel(kernel).split("scf.for")[1].split("scf.yield")[0]
     assert loop.count("gpu.load") == 3

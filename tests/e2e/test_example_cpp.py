@@ -45,19 +45,19 @@ int main() {
 
 
 def run(command: list[str | Path], *, expect: int = 0, **environment: str) -> str:
-    """Run a command and return what it printed."""
-    done = subprocess.run(
+    """Run a command and return its output."""
+    process = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=False,
         timeout=600, env={**os.environ, **environment},
     )  # fmt: skip
-    text = done.stdout + done.stderr
-    assert done.returncode == expect, f"{command[0]} exited with {done.returncode}:\n{text}"
+    text = process.stdout + process.stderr
+    assert process.returncode == expect, f"{command[0]} exited with {process.returncode}:\n{text}"
     return text
 
 
 @dataclass(frozen=True)
 class Toolkit:
-    """A folder with the shape of a CUDA toolkit, whose runtime library is the fake."""
+    """A folder in the layout of a CUDA toolkit, with the fake runtime library."""
 
     root: Path
     zstd: Path
@@ -65,7 +65,7 @@ class Toolkit:
 
     @property
     def includes(self) -> list[str]:
-        """The flags with which a compiler finds CUDA, aotc and zstd."""
+        """The include flags for CUDA, aotc and zstd."""
         folders = (self.root / "include", RUNTIME / "include", self.zstd)
         return ["-isystem", str(folders[0]), *(f"-I{folder}" for folder in folders[1:])]
 
@@ -76,7 +76,7 @@ class Toolkit:
 
     @property
     def search_path(self) -> str:
-        """Where the dynamic linker finds the fakes."""
+        """The folder of the fake libraries, for the dynamic linker."""
         return str(self.root / "lib64")
 
 
@@ -90,7 +90,7 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
     (root / "include").symlink_to(include)
     (root / "bin").symlink_to(include.parent / "bin")  # CMake asks nvcc for the version
     (root / "lib64").mkdir()
-    # Decompression needs the library alone, which comes with most compilers; its header does not.
+    # Decompression needs the library alone, shipped with most compilers; its header is not.
     libzstd = Path(run([CC, "-print-file-name=libzstd.so.1"]).strip())
     if not libzstd.is_absolute():
         pytest.skip("archives are zstd-compressed, and there is no libzstd.so.1 to link")
@@ -101,17 +101,17 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
         "size_t ZSTD_decompressDCtx(ZSTD_DCtx *, void *, size_t, const void *, size_t);\n"
     )
     driver = fake_gpu.build(root / "lib64")
-    made = Toolkit(root, zstd, libzstd)
+    kit = Toolkit(root, zstd, libzstd)
     shared = [CC, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    headers = [*made.includes, f"-I{fake_gpu.TESTS / 'fake_cuda'}"]
+    headers = [*kit.includes, f"-I{fake_gpu.TESTS / 'fake_cuda'}"]
     source = Path(__file__).parent / "fake_cudart.c"
-    run([*shared, *headers, source, driver, "-Wl,-rpath,$ORIGIN", "-o", made.library])
-    return made
+    run([*shared, *headers, source, driver, "-Wl,-rpath,$ORIGIN", "-o", kit.library])
+    return kit
 
 
 @pytest.fixture(scope="module")
 def runtime(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
-    """The runtime as objects, and what they want linked."""
+    """The runtime's objects, and the libraries to link."""
     folder = tmp_path_factory.mktemp("runtime")
     sources = sorted((RUNTIME / "src").glob("*.c"))
     flags = ["-std=c11", "-O0", "-DAOTC_WITH_ZSTD", *toolkit.includes]
@@ -120,7 +120,7 @@ def runtime(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 
 def build(manifest_path: Path, folder: Path) -> Path:
-    """Build a manifest for the GPU that the fake driver has."""
+    """Build a manifest for the fake driver's GPU."""
     assert cli.run(["build", str(manifest_path), "-o", str(folder), "--target", "sm_90a"]) == 0
     return folder
 
@@ -204,7 +204,7 @@ def test_multi_gpu(multi_gpu: tuple[Path, Path], toolkit: Toolkit, gpus: int) ->
     phases = dict(re.findall(r"^(\w.*?) +WRONG \((\d+ of \d+)\)$", text, re.MULTILINE))
     assert "right" not in text
     assert phases.pop("a second archive meanwhile").startswith("0 of ")
-    # A launch where the archive is not loaded is refused: that alone is right without a GPU.
+    # A launch without the loaded archive is refused: the only right result without a GPU.
     assert phases == {
         "a thread for each GPU, streams and graphs": f"0 of {100 * gpus}",
         "one thread on all GPUs in turn": f"0 of {50 * gpus}",
@@ -233,12 +233,12 @@ def test_multi_gpu_builds_with_cmake(tmp_path: Path, toolkit: Toolkit) -> None:
 
 
 def readme_block(language: str, containing: str) -> str:
-    """Return the one code block of the README in this language that holds a text."""
+    """Return the README's only code block in this language with the given text."""
     blocks = re.findall(
         rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
     )
-    (found,) = (block for block in blocks if containing in block)
-    return found
+    (example,) = (block for block in blocks if containing in block)
+    return example
 
 
 def test_quickstart(tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path]) -> None:

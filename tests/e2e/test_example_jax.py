@@ -24,17 +24,17 @@ FLAGS = ["-std=c++17", "-fPIC", "-shared", "-fpermissive", "-Wall", "-Wextra", "
 
 
 def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, **environment},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example's handlers, and those for JAX on a CPU: the latter are returned."""
+    """Build the example's handlers; return the library of the handlers for JAX on a CPU."""
     folder = tmp_path_factory.mktemp("jax")
     libzstd = run(CC, "-print-file-name=libzstd.so.1").strip()
     if not Path(libzstd).is_absolute():
@@ -46,13 +46,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ["build", str(EXAMPLE / "norms.toml"), "-o", str(folder), "--target", "sm_90a"]
     assert cli.run(arguments) == 0
     sources = sorted((RUNTIME / "src").glob("*.c"))
-    includes = [f"-I{each}" for each in (RUNTIME / "include", folder, EXAMPLE)]
+    includes = [f"-I{path}" for path in (RUNTIME / "include", folder, EXAMPLE)]
     run(CC, "-std=c11", "-fPIC", "-DAOTC_WITH_ZSTD", *includes, "-c", *sources, cwd=folder)
     include = run(sys.executable, "-c", "import jax; print(jax.ffi.include_dir())").strip()
     objects = [*sorted(folder.glob("*.o")), folder / "libnorms.a", libzstd, "-ldl", "-pthread"]
     for source in (EXAMPLE / "handlers.cpp", Path(__file__).parent / "jax_host.cpp"):
-        made = folder / f"lib{source.stem}.so"
-        run(CXX, *FLAGS, "-isystem", include, *includes, source, *objects, "-o", made)
+        shared_library = folder / f"lib{source.stem}.so"
+        run(CXX, *FLAGS, "-isystem", include, *includes, source, *objects, "-o", shared_library)
     return folder / "libjax_host.so"
 
 

@@ -1,4 +1,4 @@
-"""The place of a maximum among NaNs does not depend on which thread holds what."""
+"""The index of a maximum among NaNs does not depend on the layout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = 8
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(("columns", "warps"), [(2, 1), (32, 1), (64, 4), (128, 8)])
 def test_places(columns: int, warps: int, axis: int) -> None:
-    made = aotc.compile(
+    kernel = aotc.compile(
         "places",
         source=SOURCE,
         signature={"x_ptr": "*fp32:16", "high_ptr": "*i32", "low_ptr": "*i32", "best_ptr": "*fp32"},
@@ -41,7 +41,10 @@ def test_places(columns: int, warps: int, axis: int) -> None:
     x = rows_with_nan(ROWS, columns, ties=True)
     high, low, best = np.full(ROWS, -1, np.int32), np.full(ROWS, -1, np.int32), np.zeros(ROWS, "f4")
     emulate(
-        made.asm["ptx"], (1, 1, 1), [x, high, low, best], shared_bytes=made.metadata.shared_bytes
+        kernel.asm["ptx"],
+        (1, 1, 1),
+        [x, high, low, best],
+        shared_bytes=kernel.metadata.shared_bytes,
     )
     np.testing.assert_array_equal(high, places_without_nan(x, "max"))
     np.testing.assert_array_equal(low, places_without_nan(x, "min"))

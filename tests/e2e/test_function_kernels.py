@@ -1,4 +1,4 @@
-"""The kernels of kernels/functions.toml: what they say they do, and verified in the emulator."""
+"""The kernels of kernels/functions.toml: documented behaviour, and verification in the emulator."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_it_computes_what_its_source_says(subject: Subject) -> None:
     result = verify_next(subject, VerifyOptions(seed=3))
     assert result.status == "verified", [finding.detail for finding in result.findings]
     assert subject.request is not None
-    made = compile_kernel(subject.request)
-    assert made.metadata.ptxas_warnings == ()
-    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
+    kernel = compile_kernel(subject.request)
+    assert kernel.metadata.ptxas_warnings == ()
+    assert kernel.metadata.spill_bytes == kernel.metadata.stack_bytes == 0
 
 
 @pytest.mark.parametrize("n_tokens", [1, 3, 9])
@@ -77,13 +77,13 @@ def test_dropout_keeps_what_it_says() -> None:
     kernel = translate(
         str(KERNELS / "dropout.py"), "dropout_kernel", signature, {"BLOCK": 512}
     ).kernel
-    kept = []
+    rates = []
     for p in (0.0, 0.25, 0.9):
         out = np.zeros_like(x)
         run(kernel, (8,), [x.copy(), out, 4096, p, 7])
         assert set(out.tolist()) <= {0.0, float(ml_dtypes.bfloat16(1 / (1 - p)))}
-        kept.append((out != 0).mean())
-    np.testing.assert_allclose(kept, [1, 0.75, 0.1], atol=0.03)
+        rates.append((out != 0).mean())
+    np.testing.assert_allclose(rates, [1, 0.75, 0.1], atol=0.03)
 
 
 @pytest.mark.parametrize("n_cols", [1, 4, 5, 33])

@@ -18,7 +18,7 @@ TAIL = EPILOGUE_N = 32
 MOST = 2 * BLOCK_M + TAIL
 ROWS_PER_TOKEN = 2
 NUM_PROGRAMS = 3
-# Rows of each expert: none, few, two whole parts, and those that have a tail of columns.
+# Rows of each expert: none, few, two whole parts, and parts with a tail of columns.
 COUNTS = (0, 3, 2 * BLOCK_M, 2 * BLOCK_M + 1, MOST)
 FP8 = ml_dtypes.float8_e4m3fn
 
@@ -70,12 +70,12 @@ def test_rows_go_through_the_weights_of_their_experts(first: bool, cut: bool) ->
     assert np.isnan(out[len(COUNTS) * MOST :].astype(np.float32)).all()
     wide = tokens.astype(np.float64) * of_tokens.repeat(128, 1)[:, :depth]
     wide_b = b.astype(np.float64) * of_b.repeat(128, 2)[:, :, None, :depth]
-    places = np.argsort(rows.ravel(), kind="stable")
+    order = np.argsort(rows.ravel(), kind="stable")
     for row, expert in enumerate(experts):
-        gate, *others = wide_b[expert] @ wide[row // ROWS_PER_TOKEN]
-        expected = gate / (1 + np.exp(-gate)) * others[0] if first else gate * weight[row]
+        gate, *ups = wide_b[expert] @ wide[row // ROWS_PER_TOKEN]
+        expected = gate / (1 + np.exp(-gate)) * ups[0] if first else gate * weight[row]
         bound = 2.0**-7 * np.abs(expected) + 2.0**-8 * np.abs(expected).max()
-        assert (np.abs(out[places[row]].astype(np.float64) - expected) <= bound).all()
+        assert (np.abs(out[order[row]].astype(np.float64) - expected) <= bound).all()
 
 
 def _cut(b: np.ndarray) -> np.ndarray:

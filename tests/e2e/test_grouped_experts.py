@@ -1,4 +1,4 @@
-"""Rows of experts, masked and contiguous: what is computed, and what is left as it is."""
+"""Rows of experts, masked and contiguous: computed rows, and untouched rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The matrix kernels for Hopper: their PTX, emulated, against float64 references.
 
-Programs that share a tile are here and not under `aotc verify`, which runs programs one by one:
-whoever comes last adds up what the others stored, under every order that the seeds give.
+Programs sharing a tile are tested here, since `aotc verify` runs programs one by one. The last program
+adds up the others' stores, in every order of the seeds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def _check(case: HopperCase, build: int, kernel: PtxKernel, launch: Launch, seed
 
 @pytest.mark.parametrize(
     ("case", "num_warps"),
-    [pytest.param(case, 4 << at % 2, id=case.name) for at, case in enumerate(CASES.values())],
+    [
+        pytest.param(case, 4 << number % 2, id=case.name)
+        for number, case in enumerate(CASES.values())
+    ],
 )
 def test_against_reference(case: HopperCase, num_warps: int) -> None:
     build, dtype = len(case.builds) - 1, case.dtypes[0]

@@ -3,7 +3,7 @@
     python -m tests.support.hopper_manifest > hopper_cases.toml && aotc build hopper_cases.toml -o dist
     pytest -m gpu tests/e2e/test_hopper_kernels_gpu.py --hopper dist/hopper_cases.aotc
 
-Cases and references are those of the interpreter's tests, at more and larger shapes; every
+Cases and references come from the interpreter's tests, at more and larger shapes. Every
 configuration in the archive runs each of them.
 """
 

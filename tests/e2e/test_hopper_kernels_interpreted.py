@@ -35,9 +35,9 @@ def _translated(
 ) -> Kernel:
     constants = constants_of(case.builds[build])
     signature = case.types(dtype, constants, launch)
-    made = translate(case.path, case.function, signature, constants, target=target).kernel
-    verify(made)
-    return made
+    kernel = translate(case.path, case.function, signature, constants, target=target).kernel
+    verify(kernel)
+    return kernel
 
 
 def _run(case: HopperCase, kernel: Kernel, launch: Launch, build: int, **options: bool) -> None:
@@ -60,7 +60,7 @@ def test_against_reference(case: HopperCase, dtype: str, build: int) -> None:
 
 @pytest.mark.parametrize(("case", "target"), SCHEDULED)
 def test_the_schedule_keeps_the_meaning(case: HopperCase, target: str) -> None:
-    """Run what the last pass leaves, with its barriers, copies and products checked."""
+    """Run the IR after the last pass, with barriers, copies and dots checked."""
     build, dtype = len(case.builds) - 1, case.dtypes[-1]
 
     def made() -> Launch:
@@ -77,7 +77,7 @@ def test_the_schedule_keeps_the_meaning(case: HopperCase, target: str) -> None:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_bounds_are_tight_enough_to_find_a_wrong_element(case: HopperCase) -> None:
-    """A result that is off by a few per cent anywhere is outside of the bound."""
+    """A result off by a few per cent anywhere is out of bounds."""
     dtype, build = case.dtypes[0], case.builds[0]
     shape = max(case.shapes, key=lambda shape: int(np.prod(shape)))
     launch = case.make(np.random.default_rng(3), scalar_of(dtype), shape, build)

@@ -22,7 +22,7 @@ VARIANTS = [
     for kernel in MANIFEST.kernels
     for variant in expand(kernel, MANIFEST.targets, autotune_configs).variants
 ]
-# Two minutes for each that splits what 132 programs leave over; smaller grids are emulated elsewhere.
+# Two minutes for each split of the tail of 132 programs; smaller grids are emulated elsewhere.
 SUBJECTS = [
     subject
     for subject in subjects_of_manifest(MANIFEST)
@@ -39,16 +39,18 @@ def test_the_manifest_for_a_gpu_has_every_build(tmp_path: Path) -> None:
     path = tmp_path / "cases.toml"
     path.write_text(manifest_text(), encoding="utf-8")
     manifest = load(str(path))
-    assert [kernel.name for kernel in manifest.kernels] == [entry_name(*each) for each in entries()]
+    assert [kernel.name for kernel in manifest.kernels] == [
+        entry_name(*fields) for fields in entries()
+    ]
     for kernel in manifest.kernels:
         assert len(expand(kernel, manifest.targets, autotune_configs).variants) >= 4
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
 def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
-    made = compile_kernel(variant.request)
-    assert made.metadata.ptxas_warnings == ()
-    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
+    kernel = compile_kernel(variant.request)
+    assert kernel.metadata.ptxas_warnings == ()
+    assert kernel.metadata.spill_bytes == kernel.metadata.stack_bytes == 0
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)

@@ -1,4 +1,4 @@
-"""Integers that fp32 cannot hold become floats rounded once, on targets with an instruction or not."""
+"""Integers beyond fp32's precision are rounded once, with or without a native instruction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BLOCK = 128
 def _near_ties(element: ScalarType, seed: int) -> Contents:
     """Return integers next to a tie of bf16, where fp32 rounds onto the tie."""
     top = element.bits - 1
-    ties = [(1 << place) + (1 << (place - 8)) for place in range(24, top)]
+    ties = [(1 << bit) + (1 << (bit - 8)) for bit in range(24, top)]
     ties += [tie + (1 << (tie.bit_length() - 8)) for tie in ties]
     numbers = [tie + off for tie in ties for off in (-1, 0, 1)]
     numbers += [0, 1, 255, 257, (1 << top) - 1]
@@ -56,11 +56,11 @@ def _near_ties(element: ScalarType, seed: int) -> Contents:
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("wanted", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("scalar", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("source", ["i32", "u32", "i64", "u64"])
 def test_an_integer_is_rounded_once(
-    source: str, wanted: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, scalar: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(input_data, "integers", _near_ties)
-    text = MANIFEST.format(target=target, source=source, wanted=wanted)
+    text = MANIFEST.format(target=target, source=source, wanted=scalar)
     check_verified(tmp_path, SOURCE, text)

@@ -2,8 +2,8 @@
 
     pytest -m gpu tests/e2e --archive dist/kernels.aotc
 
-Without `--archive` the manifest is built first, for the GPU that is there. Cases, shapes, inputs
-and references are those of the interpreter's tests; here the block sizes are the manifest's own.
+Without `--archive` the manifest is built first, for the present GPU. Cases, shapes, inputs and
+references come from the interpreter's tests; block sizes are the manifest's own.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_against_reference(
         for shape in case.shapes(constants):
             launch = case.make(rng, SCALARS[dtype], shape, arrangement)
             if config is not None and not case.admits(launch, constants):
-                continue  # without a config, the launcher finds one that admits it
+                continue  # without a config, the launcher chooses an admissible one
             print(f"seed {seed}, config {config}, shape {shape}")  # noqa: T201
             device = OnDevice(launch, dtype, case)
             kernel.launch(tuple(device.args), config=config)

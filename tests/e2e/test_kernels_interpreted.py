@@ -1,8 +1,8 @@
 """Every kernel of the repository, interpreted, against its float64 reference.
 
-This holds the kernels, the frontend and every pass of the schedule to the references before any
-GPU is involved: all types of the manifest, boundary shapes, padded rows, misaligned pointers, in
-place, and several poisons, so that nothing may depend on what a masked-off lane holds.
+This checks the kernels, the frontend and every pass of the schedule without a GPU. It covers all types
+of the manifest, boundary shapes, padded rows, misaligned pointers and in-place launches. Several
+poisons show any use of masked-off lanes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ POINTS = [
 @lru_cache(maxsize=256)
 def _translated(name: str, build: int, signature: tuple[tuple[str, str], ...]) -> Kernel:
     case = CASES[name]
-    made = translate(*case.source, dict(signature), case.builds[build], target="sm_90a")
-    verify(made.kernel)
-    return made.kernel
+    translation = translate(*case.source, dict(signature), case.builds[build], target="sm_90a")
+    verify(translation.kernel)
+    return translation.kernel
 
 
 def test_every_kernel_of_the_manifest_has_a_case() -> None:
@@ -85,7 +85,7 @@ def test_translation_survives_printing_and_parsing(case: KernelCase) -> None:
 def test_a_mask_that_reaches_one_too_far_is_found(case: KernelCase) -> None:
     """Seed a mistake in every mask: if this passes unseen, so would a compiler's."""
     dtype, constants = case.dtypes[0], case.builds[0]
-    found = 0
+    failures = 0
     for _, launch in case.launches(np.random.default_rng(1), dtype, DENSE, constants):
         signature = case.signature(dtype, launch, promised=False)
         text = print_kernel(_translated(case.name, 0, tuple(signature.items())))
@@ -94,14 +94,14 @@ def test_a_mask_that_reaches_one_too_far_is_found(case: KernelCase) -> None:
             run(wrong, case.grid(launch, constants), launch.values())
             launch.check()
         except (InterpretError, AssertionError):
-            found += 1
-    assert found > 0
+            failures += 1
+    assert failures > 0
 
 
 @pytest.mark.parametrize("num_warps", [1, 4, 8])
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_every_pass_keeps_the_meaning(case: KernelCase, num_warps: int) -> None:
-    """Run the IR that each pass of the schedule leaves; on gpu IR vectors and barriers count."""
+    """Run the IR after each pass; on gpu IR, vectors and barriers are checked."""
     for constants in case.builds:
         for index, dtype in enumerate(case.dtypes):
             arrangement = case.arrangements[index % len(case.arrangements)]
@@ -127,6 +127,6 @@ def _check_passes(
         launch.check()
 
     signature = case.signature(dtype, first, promised=True)
-    made = translate(*case.source, signature, constants, num_warps=num_warps)
+    translation = translate(*case.source, signature, constants, num_warps=num_warps)
     schedule = Schedule(TARGETS["sm_90a"], Config(num_warps=num_warps))
-    schedule_kernel(made.kernel, schedule, Observer(verify_each=True, on_pass=check))
+    schedule_kernel(translation.kernel, schedule, Observer(verify_each=True, on_pass=check))

@@ -1,6 +1,6 @@
-"""`aotc verify kernels.toml`: every variant of the repository's kernels does what its source means.
+"""`aotc verify kernels.toml`: every variant of the repository's kernels passes.
 
-A test for each kernel and target, so that they spread over the cores that run the tests.
+There is a test per kernel and target, to spread over the test runner's cores.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Launches with attributes: programs that are clusters, and grids that overlap.
+"""Launch attributes: programs as clusters, and overlapping grids.
 
-No kernel of the language makes clusters by itself, so the one here is gpu IR written by hand. It
-goes through the backend into an archive; on a GPU it is launched from there:
+The kernel for clusters is gpu IR written by hand. It goes through the backend into an archive, and
+is launched from there on a GPU:
 
     pytest -m gpu tests/e2e/test_launch_attributes.py [--built FOLDER]
 """
@@ -27,7 +27,7 @@ from tests.support.built import Built
 pytestmark = pytest.mark.usefixtures("one_worker")
 
 TARGET = TARGETS["sm_90a"]
-# Every CTA adds 1 at the place of its program instance, which so counts the CTAs it has.
+# Every CTA adds 1 to its program's counter, to count the CTAs of a program.
 COUNT_CTAS = """#0 = #ll<register=[] lane=[[0],[0],[0],[0],[0]] warp=[] : [1]>
 kernel @count_ctas_{num_ctas}(%out: *i32) {{num_warps = 1, num_ctas = {num_ctas}}} {{
   %x = tile.program_id {{axis = 0}} : i32
@@ -101,7 +101,7 @@ def clusters(built: Built) -> Path:
         kernel = Kernel(
             "count_ctas",
             hashlib.sha256(COUNT_CTAS.encode()).digest(),
-            tuple(_variant(count, at) for at, count in enumerate(SIZES)),
+            tuple(_variant(count, number) for number, count in enumerate(SIZES)),
             (Param("out", "pointer", "i32"),),
             configs=tuple((("num_ctas", count),) for count in SIZES),
         )
@@ -112,7 +112,7 @@ def clusters(built: Built) -> Path:
 
 @pytest.fixture(scope="module")
 def overlap(built: Built) -> Path:
-    """Return an archive of kernels that wait for the launch before them, and of one that does not."""
+    """Return an archive of kernels with a wait for the previous launch, and of one without."""
     tables = [
         f'[[kernel]]\nsource = "slow_and_reader.py:{name}"\ngrid = ["cdiv(n, 256)"]\n'
         f"[kernel.signature]\n{signature}\n[kernel.constants]\n{constants}\n"
@@ -131,15 +131,15 @@ def overlap(built: Built) -> Path:
 
 
 def test_an_archive_keeps_clusters(clusters: Path) -> None:
-    found = archive.read(clusters)
-    assert [variant.cluster[0] for variant in found.kernels[0].variants] == list(SIZES)
-    shapes = [row.cells[COLUMNS.index("cluster")] for row in rows(found.kernels[0])]
+    contents = archive.read(clusters)
+    assert [variant.cluster[0] for variant in contents.kernels[0].variants] == list(SIZES)
+    shapes = [row.cells[COLUMNS.index("cluster")] for row in rows(contents.kernels[0])]
     assert shapes == ["", "2x1x1", "4x1x1", "8x1x1"]
 
 
 def test_an_archive_keeps_who_waits(overlap: Path) -> None:
-    found = {kernel.name: kernel for kernel in archive.read(overlap).kernels}
-    waits = {name: kernel.variants[0].waits_pdl for name, kernel in found.items()}
+    kernels = {kernel.name: kernel for kernel in archive.read(overlap).kernels}
+    waits = {name: kernel.variants[0].waits_pdl for name, kernel in kernels.items()}
     assert waits == {"slow": True, "reader": True, "careless": False}
 
 

@@ -1,4 +1,4 @@
-"""First launches that load their code, beside captures, on a GPU.
+"""First launches with lazy loading, beside captures, on a GPU.
 
 pytest -m gpu tests/e2e/test_lazy_gpu.py [--built FOLDER]
 """
@@ -172,9 +172,9 @@ launch()
 library.close()
 print("done")
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("refused:"), done.stdout
-    assert done.stdout.endswith("done\n")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("refused:"), process.stdout
+    assert process.stdout.endswith("done\n")

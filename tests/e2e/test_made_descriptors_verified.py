@@ -1,4 +1,4 @@
-"""`aotc verify` on kernels that make their descriptors, where the launcher makes the maps and not."""
+"""`aotc verify` on kernels with device-side descriptors, with and without maps by the launcher."""
 
 from __future__ import annotations
 

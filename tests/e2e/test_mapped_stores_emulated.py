@@ -1,7 +1,7 @@
-"""Products that are stored through pointers by tensor copies, in the emulator, against NumPy.
+"""Products stored through pointers by tensor copies, in the emulator, against NumPy.
 
-Blocks are as large as products by warpgroups need them, so stores run on while the next program's
-product is computed. The emulator reports races and what no proxy fence orders.
+Blocks are large enough for wgmma, so stores overlap the next program's product. The emulator reports
+races and missing proxy fences.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def run(
     num_ctas: int | None = None,
 ) -> bool:
     """Run a launch if the kernel's guards hold, and check it; return whether they do."""
-    made = launch(case, *shape)
-    numbers = {name: value for name, value in made.args.items() if isinstance(value, int)}
+    case_launch = launch(case, *shape)
+    numbers = {name: value for name, value in case_launch.args.items() if isinstance(value, int)}
     if not all(evaluate(parse(guard), numbers) for guard in kernel.guards):
         return False
-    emulated(kernel, made.grid, made.args, seed=seed, num_ctas=num_ctas)
-    np.testing.assert_array_equal(made.args["out_ptr"], made.expected)
+    emulated(kernel, case_launch.grid, case_launch.args, seed=seed, num_ctas=num_ctas)
+    np.testing.assert_array_equal(case_launch.args["out_ptr"], case_launch.expected)
     return True
 
 
@@ -90,16 +90,16 @@ def test_iterations_add_to_gradients(tmp_path: Path, n: int) -> None:
     pointers = {"q_ptr": "*bf16:16", "k_ptr": "*bf16:16", "dq_ptr": "*fp32:16 noalias"}
     signature = tuple({**pointers, "N": "i32"}.items())
     constants = (("BM", 64), ("BN", 64), ("D", 32))
-    wanted = request_of(
+    request = request_of(
         str(path), "k", signature, constants, "sm_90a", num_warps=4, map_pointers=True
     )
-    kernel = compile_ptx(wanted)
+    kernel = compile_ptx(request)
     assert "cp.reduce.async.bulk.tensor" in kernel.ptx
     random = np.random.default_rng(n)
     q, keys = (random.integers(-1, 2, (n, 32)).astype(ml_dtypes.bfloat16) for _ in range(2))
     dq = random.integers(-9, 10, (n, 32)).astype(np.float32)
-    wide_q, wide_k = (each.astype(np.float32) for each in (q, keys))
-    # A score is at most 32, which bf16 has exactly.
+    wide_q, wide_k = (array.astype(np.float32) for array in (q, keys))
+    # A score is at most 32, exact in bf16.
     expected = dq + wide_q @ wide_k.T @ wide_k
     arguments = {"q_ptr": q, "k_ptr": keys, "dq_ptr": dq, "N": n}
     emulated(kernel, (-(-n // 64),), arguments, seed=n)
@@ -141,7 +141,7 @@ def test_what_is_added_may_be_the_output_by_another_name(
     case = Case(store, signature={"other_ptr": "*fp16:16"}, adds=True, block=block)
     kernel = compile_ptx(request(tmp_path, case, num_warps, map_pointers=True))
     assert "bulk_group" in kernel.ptx
-    made = launch(case, 200, 72, 40)
-    made.args["other_ptr"] = made.args["out_ptr"]
-    emulated(kernel, made.grid, made.args, seed=num_warps, num_ctas=2)
-    np.testing.assert_array_equal(made.args["out_ptr"], made.expected)
+    case_launch = launch(case, 200, 72, 40)
+    case_launch.args["other_ptr"] = case_launch.args["out_ptr"]
+    emulated(kernel, case_launch.grid, case_launch.args, seed=num_warps, num_ctas=2)
+    np.testing.assert_array_equal(case_launch.args["out_ptr"], case_launch.expected)

@@ -38,14 +38,14 @@ def _request(tmp_path: Path, source: str = GROUPED, target: str = "sm_90a") -> C
 
 
 def _padded(shape: Sequence[int], dtype: type, seed: int) -> np.ndarray:
-    """Return a tensor of small numbers whose rows begin at multiples of 16 bytes."""
+    """Return a tensor of small numbers with 16-byte aligned rows."""
     row = -(-shape[-1] // 8) * 8
     data = np.random.default_rng(seed).integers(-4, 5, (*shape[:-1], row))
     return data.astype(dtype)[..., : shape[-1]]
 
 
 class _Groups:
-    """The tensors of each group, and what the products are."""
+    """The tensors of each group, and the expected products."""
 
     def __init__(self) -> None:
         self.operands: list[np.ndarray] = []
@@ -60,25 +60,27 @@ class _Groups:
             self.expected.append(a.astype(np.float32) @ b.astype(np.float32).T)
 
     def check(self) -> None:
-        for found, expected in zip(self.results, self.expected, strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for actual, expected in zip(self.results, self.expected, strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
     def described(self) -> Iterator[list[tuple[np.ndarray, tuple[int, int]]]]:
         """Yield the tensors of each array of maps, with their blocks."""
         yield list(zip(self.operands, BLOCKS * len(SHAPES), strict=True))
-        yield [(each, RESULT_BLOCK) for each in self.results]
+        yield [(tensor, RESULT_BLOCK) for tensor in self.results]
 
 
 @pytest.mark.parametrize(("target", "num_ctas"), [("sm_90a", 1), ("sm_90a", 2), ("sm_120a", 1)])
 def test_grouped_products(tmp_path: Path, target: str, num_ctas: int) -> None:
-    made = compile_ptx(replace(_request(tmp_path, target=target), config=Config(num_ctas=num_ctas)))
+    kernel = compile_ptx(
+        replace(_request(tmp_path, target=target), config=Config(num_ctas=num_ctas))
+    )
     groups = _Groups()
     emulate(
-        made.ptx,
+        kernel.ptx,
         (2 * num_ctas, 2, len(SHAPES)),
         [*_tables(groups), groups.depths],
         kernel="k",
-        shared_bytes=made.shared_bytes,
+        shared_bytes=kernel.shared_bytes,
         seed=1,
     )
     groups.check()
@@ -101,8 +103,8 @@ def _tables(groups: _Groups) -> list[TensorTable]:
     return [
         TensorTable(
             tuple(
-                TensorArgument(each, (rows, min(columns, 128 // each.itemsize)), 128)
-                for each, (rows, columns) in described
+                TensorArgument(array, (rows, min(columns, 128 // array.itemsize)), 128)
+                for array, (rows, columns) in described
             )
         )
         for described in groups.described()
@@ -113,11 +115,11 @@ def _interpreter(text: str, groups: _Groups) -> Interpreter:
     memory, args = Memory(), list[np.ndarray]()
     for number, described in enumerate(groups.described()):
         maps = b""
-        for index, (each, block) in enumerate(described):
-            kind = "bf16" if each.itemsize == 2 else "f32"
-            address = memory.add(f"tensor {number}.{index}", each)
-            place = kind, address, each.shape[::-1], (each.strides[0],)
-            maps += TensorMap(*place, block[::-1], swizzle=3).pack()
+        for index, (array, block) in enumerate(described):
+            kind = "bf16" if array.itemsize == 2 else "f32"
+            address = memory.add(f"tensor {number}.{index}", array)
+            layout = kind, address, array.shape[::-1], (array.strides[0],)
+            maps += TensorMap(*layout, block[::-1], swizzle=3).pack()
         args.append(np.frombuffer(maps, np.uint8 if number else np.int8).copy())
     return Interpreter(parse_kernel(text), [*args, groups.depths], memory=memory)
 
@@ -158,7 +160,7 @@ def test_maps_of_one_array_may_be_of_one_tensor(tmp_path: Path) -> None:
 
 
 def test_maps_are_taken_behind_a_wait(tmp_path: Path) -> None:
-    """The grid before may write them; loops that wait in each turn take them in each."""
+    """The preceding grid may write the maps; a loop with a wait per iteration acquires them each time."""
     wait = "    for k in range(0, 256, BK):\n        tl.extra.cuda.gdc_wait()\n"
     source = GROUPED.replace("    for k in range(0, tl.load(depths + group), BK):\n", wait)
     text = stage_text(_request(tmp_path, source), "tile")

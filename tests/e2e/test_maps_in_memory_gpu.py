@@ -1,4 +1,4 @@
-"""Products of groups whose tensor maps are in device memory, on a GPU.
+"""Grouped GEMM with tensor maps in device memory, on a GPU.
 
 pytest -m gpu tests/e2e/test_maps_in_memory_gpu.py [--built FOLDER]
 """
@@ -40,7 +40,7 @@ BK = 64
 [kernel.configs]
 num_warps = [4, 8]
 """
-# What `__constant__ __align__(64) CUtensorMap maps[8];` is in a module of the user's.
+# Equivalent of `__constant__ __align__(64) CUtensorMap maps[8];` in a user's module.
 CONSTANTS = b""".version 8.0
 .target sm_90
 .address_size 64
@@ -88,9 +88,9 @@ class Constants:
         self.driver = ctypes.CDLL("libcuda.so.1")
         module, self.size = ctypes.c_void_p(), ctypes.c_size_t()
         self.address = ctypes.c_uint64()
-        place = ctypes.byref(self.address), ctypes.byref(self.size)
+        pointers = ctypes.byref(self.address), ctypes.byref(self.size)
         assert self.driver.cuModuleLoadData(ctypes.byref(module), CONSTANTS) == 0
-        assert self.driver.cuModuleGetGlobal_v2(*place, module, b"maps") == 0
+        assert self.driver.cuModuleGetGlobal_v2(*pointers, module, b"maps") == 0
 
     def put(self, content: bytes) -> None:
         assert len(content) <= self.size.value
@@ -111,7 +111,7 @@ def test_grouped_products(torch: Any, library: Any, num_warps: int, where: str) 
     generator = torch.Generator("cuda").manual_seed(num_warps)
 
     def tensor(rows: int, columns: int, dtype: Any) -> Any:
-        """Return random small numbers, in rows that begin at multiples of 16 bytes."""
+        """Return random small numbers in 16-byte aligned rows."""
         shape = (rows, -(-columns // 8) * 8)
         data = torch.randint(-4, 5, shape, generator=generator, device="cuda")
         return data.to(dtype)[:, :columns]
@@ -124,7 +124,7 @@ def test_grouped_products(torch: Any, library: Any, num_warps: int, where: str) 
         for m, n, depth in SHAPES
     ]
     results = [tensor(m, n, torch.float32) for m, n, _ in SHAPES]
-    maps = [library.tensor_map(each, (128, 64)) for pair in operands for each in pair]
+    maps = [library.tensor_map(operand, (128, 64)) for pair in operands for operand in pair]
     if where == "constant":
         of_operands = Constants()
         of_operands.put(b"".join(maps))
@@ -132,10 +132,10 @@ def test_grouped_products(torch: Any, library: Any, num_warps: int, where: str) 
         of_operands = table(maps, torch.int8)
     arguments = (
         of_operands,
-        table([library.tensor_map(each, (128, 128)) for each in results], torch.uint8),
+        table([library.tensor_map(product, (128, 128)) for product in results], torch.uint8),
         torch.tensor([depth for _, _, depth in SHAPES], dtype=torch.int32, device="cuda"),
     )
     grid = (3, 2, len(SHAPES))
     library["grouped"].launch(arguments, grid=grid, config={"num_warps": num_warps})
-    for (a, b), found in zip(operands, results, strict=True):
-        assert (found == a.float() @ b.float().T).all()
+    for (a, b), product in zip(operands, results, strict=True):
+        assert (product == a.float() @ b.float().T).all()

@@ -1,7 +1,7 @@
 """Kernels around matrix products and atomics: their PTX, emulated, against float64 references.
 
-The whole way down, short of ptxas: fragments, copies that land late, barriers, and the order that
-atomics make between programs.
+The whole way down, short of ptxas: fragments, late copies, barriers, and the order of programs by
+atomics.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _source(folder: Path, text: str) -> str:
 def test_what_was_stored_before_a_ticket_is_seen_by_the_last(
     tmp_path: Path, seed: int, target: str
 ) -> None:
-    """All threads store, one takes the ticket; who is last sums what all programs stored."""
+    """All threads store, one takes the ticket; the last program sums all stores."""
     source = _source(
         tmp_path,
         """
@@ -177,6 +177,6 @@ def test_extremes_of_floats_of_both_signs(tmp_path: Path, name: str, kind: str) 
     _run(source, dict.fromkeys(values, f"*{kind}"), {"BLOCK": 128}, "sm_80", (3,), values)
     combine = np.maximum if name == "max" else np.minimum
     assert (out == combine.reduce([start, *x])).all()
-    # Each program found the start, or what others had left.
-    found = combine(old, start)
-    assert (found == old).all()
+    # Each program sees the initial value, or the result of others.
+    extreme = combine(old, start)
+    assert (extreme == old).all()

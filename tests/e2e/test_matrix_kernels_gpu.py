@@ -3,9 +3,8 @@
     python -m tests.support.matrix_manifest > matrix_cases.toml && aotc build matrix_cases.toml -o dist
     pytest -m gpu tests/e2e/test_matrix_kernels_gpu.py [--matrix dist/cases.aotc]
 
-Cases and references are those of the interpreter's tests, with tiles as large as one would take
-them, and shapes to go with them. Every kernel is built with and without promises; the launcher
-takes what fits.
+Cases and references come from the interpreter's tests, with tiles and shapes of realistic sizes. Every
+kernel is built with and without promises; the launcher chooses a fitting variant.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ def _translated(name: str, build: int, signature: tuple[tuple[str, str], ...]) -
     case = CASES[name]
     path, function = case.path.rsplit(":", 1)
     constants = case.constants(case.builds[build])
-    made = translate(path, function, dict(signature), constants, target="sm_90a")
-    verify(made.kernel)
-    return made.kernel
+    translation = translate(path, function, dict(signature), constants, target="sm_90a")
+    verify(translation.kernel)
+    return translation.kernel
 
 
 def _kernel(case: MatrixCase, build: int, launch: Launch, *, promised: bool) -> Kernel:
@@ -68,7 +68,7 @@ def test_against_reference(case: MatrixCase, dtype: str) -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_a_mask_that_reaches_one_too_far_is_found(case: MatrixCase) -> None:
     """Seed a mistake in every mask: if this passes unseen, so would a compiler's."""
-    constants, found = case.builds[0], 0
+    constants, failures = case.builds[0], 0
     for shape in case.shapes:
         launch = case.make(np.random.default_rng(1), case.dtypes[0], shape, constants)
         text = print_kernel(_kernel(case, 0, launch, promised=False))
@@ -77,17 +77,17 @@ def test_a_mask_that_reaches_one_too_far_is_found(case: MatrixCase) -> None:
             _run(case, wrong, launch, constants)
             launch.check()
         except (InterpretError, AssertionError):
-            found += 1
-    assert found > 0
+            failures += 1
+    assert failures > 0
 
 
 @pytest.mark.parametrize(("target", "num_warps"), [("sm_80", 4), ("sm_90a", 1)])
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_the_schedule_keeps_the_meaning(case: MatrixCase, target: str, num_warps: int) -> None:
-    """Run what the last pass leaves, barriers and vectors checked; for a matmul every pass."""
+    """Run the IR after the last pass, barriers and vectors checked; for a matmul after every pass."""
     index = (num_warps == 1) % len(case.builds)
     constants, shape, dtype = case.builds[index], case.shapes[-1], case.dtypes[0]
-    passes = [one.__name__ for one in TILE_TO_GPU.passes]
+    passes = [pass_function.__name__ for pass_function in TILE_TO_GPU.passes]
     watched = passes if case.name == "matmul" else passes[-1:]
 
     def check(name: str, kernel: Kernel) -> None:
@@ -101,14 +101,14 @@ def test_the_schedule_keeps_the_meaning(case: MatrixCase, target: str, num_warps
     path, function = case.path.rsplit(":", 1)
     signature = signature_of(launch, promised=True)
     options = {"target": target, "num_warps": num_warps}
-    made = translate(path, function, signature, case.constants(constants), **options)
+    translation = translate(path, function, signature, case.constants(constants), **options)
     schedule = Schedule(TARGETS[target], Config(num_warps=num_warps))
-    schedule_kernel(made.kernel, schedule, Observer(verify_each=True, on_pass=check))
+    schedule_kernel(translation.kernel, schedule, Observer(verify_each=True, on_pass=check))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_bounds_are_tight_enough_to_find_a_wrong_element(case: MatrixCase) -> None:
-    """A result that is off by a few per cent anywhere is outside of the bound."""
+    """A result off by a few per cent anywhere is out of bounds."""
     constants, shape = case.builds[0], case.shapes[-1]
     launch = case.make(np.random.default_rng(3), case.dtypes[0], shape, constants)
     for name, expected in launch.expected.items():

@@ -1,6 +1,6 @@
-"""The manifest of the matrix kernels: everything in it assembles, with the instructions it should.
+"""The manifest of the matrix kernels: everything in it assembles, to the expected instructions.
 
-Each kernel is assembled for one target, the next for another, so that every target has its share.
+Kernels are assembled for one target each, in rotation, so every target has its share.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POINTS = [(name, list(TARGETS)[index % len(TARGETS)]) for index, name in enumera
 
 @lru_cache(maxsize=64)
 def variants(name: str) -> tuple[VariantSpec, ...]:
-    spec = next(one for one in manifest.load(str(MANIFEST)).kernels if one.name == name)
+    spec = next(kernel for kernel in manifest.load(str(MANIFEST)).kernels if kernel.name == name)
     return expand(spec, [TARGETS["sm_90a"]], autotune_configs).variants
 
 
@@ -41,18 +41,18 @@ def test_every_kernel_has_a_case() -> None:
 
 @pytest.mark.parametrize(("name", "target"), POINTS)
 def test_assembles(name: str, target: str) -> None:
-    made = compiled(name, target)
-    assert made.metadata.ptxas_warnings == ()
-    assert made.metadata.spill_bytes == 0
-    assert made.metadata.shared_bytes <= TARGETS[target].max_shared_bytes
+    kernel = compiled(name, target)
+    assert kernel.metadata.ptxas_warnings == ()
+    assert kernel.metadata.spill_bytes == 0
+    assert kernel.metadata.shared_bytes <= TARGETS[target].max_shared_bytes
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_without_promises_a_matmul_is_assembled_too(target: str) -> None:
     assert variants("matmul")[-1].waived
-    made = compiled("matmul", target, -1)
-    assert made.metadata.ptxas_warnings == ()
-    assert ("wgmma" if target == "sm_90a" else "mma.sync") in made.asm["ptx"]
+    kernel = compiled("matmul", target, -1)
+    assert kernel.metadata.ptxas_warnings == ()
+    assert ("wgmma" if target == "sm_90a" else "mma.sync") in kernel.asm["ptx"]
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if "matmul" in name or name == "linear"])
@@ -65,5 +65,5 @@ def test_products_are_multiplied_by_tensor_cores(name: str) -> None:
 def test_split_k_adds_without_waiting(target: str, vector: str) -> None:
     """No answer is asked for, and where the hardware has them the sums go in vectors."""
     ptx = compiled("matmul_split_k_atomic", target).asm["ptx"]
-    for found in re.findall(r"\b(?:red|atom)\.\S+", ptx):
-        assert re.fullmatch(rf"red\.relaxed\.gpu\.global\.add{vector}\.f32", found)
+    for mnemonic in re.findall(r"\b(?:red|atom)\.\S+", ptx):
+        assert re.fullmatch(rf"red\.relaxed\.gpu\.global\.add{vector}\.f32", mnemonic)

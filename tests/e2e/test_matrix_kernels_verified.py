@@ -1,6 +1,6 @@
 """`aotc verify` on variants of every kernel of kernels/matrix.toml, a few to a test.
 
-Of a kernel with many variants that are alike some are verified, and all of them with `--exhaustive`.
+Of many similar variants of a kernel only some are verified; `--exhaustive` verifies all.
 """
 
 from __future__ import annotations

@@ -77,11 +77,11 @@ def test_rows_go_through_the_weights_of_their_experts(
     launch(compile_ptx(request), (blocks.size * -(-columns // 128),), values, seed=depth)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     for row, expert in enumerate(experts):
-        found = wide_b[expert] @ wide_a[row // ROWS_PER_TOKEN]
+        product = wide_b[expert] @ wide_a[row // ROWS_PER_TOKEN]
         if swiglu:
-            gate, up = found[:columns], found[columns:]
-            found = gate / (1 + np.exp(-gate)) * up
-        expected = found * weight[row]
+            gate, up = product[:columns], product[columns:]
+            product = gate / (1 + np.exp(-gate)) * up
+        expected = product * weight[row]
         bound = 2.0**-7 * np.abs(expected) + 2.0**-9 * np.abs(expected).max()
         assert (np.abs(out[row].astype(np.float64) - expected) <= bound).all()
 
@@ -90,7 +90,7 @@ TAIL = ALIGN = 32
 
 
 def _rows_in_blocks(experts: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return row numbers by expert, filled up to ALIGN, and where blocks of them begin, of how many and whose."""
+    """Return row numbers by expert, padded to ALIGN, and the start, size and expert of each block."""
     rows, starts, counts, owners = list[np.ndarray](), [0], list[int](), list[int]()
     for expert in range(NUM_EXPERTS):
         mine = np.flatnonzero(experts == expert)
@@ -159,9 +159,9 @@ def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, first: bool) -
     grid = (num_blocks * -(-columns // width),)
     launch(compile_ptx(request), grid, values, seed=num_tokens)
     wide_a, wide_b = tokens.astype(np.float64), b.astype(np.float64)
-    places = np.argsort(rows, kind="stable")  # what fills up comes last
+    order = np.argsort(rows, kind="stable")  # padding comes last
     for row, expert in enumerate(experts):
-        gate, *others = wide_b[expert] @ wide_a[row // ROWS_PER_TOKEN]
-        expected = gate / (1 + np.exp(-gate)) * others[0] if first else gate * weight[row]
+        gate, *ups = wide_b[expert] @ wide_a[row // ROWS_PER_TOKEN]
+        expected = gate / (1 + np.exp(-gate)) * ups[0] if first else gate * weight[row]
         bound = 2.0**-7 * np.abs(expected) + 2.0**-9 * np.abs(expected).max()
-        assert (np.abs(out[places[row]].astype(np.float64) - expected) <= bound).all()
+        assert (np.abs(out[order[row]].astype(np.float64) - expected) <= bound).all()

@@ -17,16 +17,16 @@ pytestmark = pytest.mark.gpu
 
 
 def test_the_example_on_all_gpus(tmp_path: Path) -> None:
-    """Both programs, as far as the host has what they need; the runner fails if neither ran."""
+    """Both programs, if the host has their requirements; the runner fails if neither ran."""
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count() < 2:
         pytest.skip(f"needs two GPUs, and this host has {torch.cuda.device_count()}")
     command = [sys.executable, ROOT / "examples" / "multi_gpu" / "run.py", "-o", tmp_path]
-    done = subprocess.run(
+    process = subprocess.run(
         [*map(str, command), "--launches", "100000"],
         capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    verdicts = done.stdout.splitlines()[-3:]
-    assert "Python: right" in verdicts, done.stdout
-    assert "WRONG" not in done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    verdicts = process.stdout.splitlines()[-3:]
+    assert "Python: right" in verdicts, process.stdout
+    assert "WRONG" not in process.stdout

@@ -1,7 +1,7 @@
 """`examples/multi_gpu/multi_gpu.py` without a GPU: the fake driver, and a stand-in for torch.
 
-The stand-in computes what each launch means from what the driver was given, where it was given it. So a
-launch on the wrong GPU, with another's tensor map or with what was kept of an earlier launch is WRONG.
+The stand-in computes each launch from the parameters at the driver, on the launch's device. So a launch
+on the wrong GPU, with another's tensor map or with stale parameters is WRONG.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(archive: Path, driver: Path, gpus: int, *, expect: int, **environment: str) -> str:
-    """Run the example on so many GPUs and return what it printed."""
-    done = subprocess.run(
+    """Run the example on so many GPUs and return its output."""
+    process = subprocess.run(
         [sys.executable, EXAMPLE / "multi_gpu.py", archive, "--launches", "2000", "--batches", "2"],
         capture_output=True, text=True, check=False, timeout=120,
         env={
@@ -49,10 +49,10 @@ def run(archive: Path, driver: Path, gpus: int, *, expect: int, **environment: s
             **environment,
         },
     )  # fmt: skip
-    assert done.returncode == expect, done.stdout + done.stderr
+    assert process.returncode == expect, process.stdout + process.stderr
     verdict = r"launches: \d+, live libraries: 0, violation: none\n"
-    assert re.fullmatch(verdict, done.stderr), done.stderr
-    return done.stdout
+    assert re.fullmatch(verdict, process.stderr), process.stderr
+    return process.stdout
 
 
 def verdicts(text: str, word: str) -> dict[str, str]:
@@ -88,7 +88,7 @@ def test_every_result_on_each_gpu_is_right(archive: Path, driver: Path, gpus: in
 
 
 def test_results_that_no_kernel_wrote_are_wrong(archive: Path, driver: Path) -> None:
-    """What says that the results above are looked at: refusals alone are right."""
+    """Without computation only refusals are right, so the tests above do check results."""
     text = run(archive, driver, 2, expect=1, TORCH_STAND_IN_COMPUTES="0")
     assert verdicts(text, "right") == {"tensors and streams of two GPUs": "2 of 2"}
     wrong = verdicts(text, "WRONG")

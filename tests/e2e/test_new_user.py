@@ -1,8 +1,7 @@
-"""A new user's first hour: a copy of the repository, and what its documents tell to do.
+"""A new user's first hour: a copy of the repository, and the commands of its documents.
 
-The snippets are taken out of the documents and run, so a document that stops being true fails
-here. Commands run in processes of their own, from the copy, with nothing of this checkout on their
-path.
+The snippets are extracted from the documents and run, so an outdated document fails here. Commands run
+in their own processes, from the copy, with nothing of this checkout on their path.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from aotc.target import TARGETS
 
 _ROOT = Path(__file__).parents[2]
 
-# What the reference's manifest names and a user has: Triton code, with that many parameters.
+# Triton code of the user, named in the reference's manifest, with as many parameters.
 _NORM = """\
 import triton
 import triton.language as tl
@@ -60,12 +59,12 @@ class Ran(NamedTuple):
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the tree without what building and testing leave in it."""
+    """Return a copy of the tree without files from builds and tests."""
     folder = tmp_path_factory.mktemp("new-user") / "aotc"
     ignored = (_ROOT / ".gitignore").read_text().split()
     left_out = [pattern.strip("/") for pattern in ignored]
     shutil.copytree(_ROOT, folder, ignore=shutil.ignore_patterns(".git", ".cache", *left_out))
-    for built in (_ROOT / "aotc" / "runtime").glob("_native*.so"):  # what `pip install` compiles
+    for built in (_ROOT / "aotc" / "runtime").glob("_native*.so"):  # compiled by `pip install`
         shutil.copyfile(built, folder / "aotc" / "runtime" / built.name)
     return folder
 
@@ -91,14 +90,14 @@ def aotc_in(copy: Path, folder: Path, *args: str, **env: str) -> Ran:
 
 
 def snippets(document: str, language: str) -> list[str]:
-    """Return the blocks of a document that are marked as `language`."""
+    """Return the code blocks of a document in `language`."""
     text = (_ROOT / document).read_text()
     blocks: list[tuple[str, str]] = re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```$", text)
     return [block for marked, block in blocks if marked == language]
 
 
 def quickstart_files(document: str) -> dict[str, str]:
-    """Return the files that a document tells to make: the blocks under `<!-- file: NAME -->`."""
+    """Return the files of a document: the blocks under `<!-- file: NAME -->`."""
     text = (_ROOT / document).read_text()
     return dict(re.findall(r"(?ms)^<!-- file: (\S+) -->\n```\w*\n(.*?)^```$", text))
 
@@ -111,7 +110,7 @@ def marked_commands(document: str) -> list[str]:
 
 
 def shown_outputs(document: str) -> dict[str, list[str]]:
-    """Return the lines that a document shows for each command under `<!-- prints: COMMAND -->`."""
+    """Return the lines shown for each command under `<!-- prints: COMMAND -->`."""
     text = (_ROOT / document).read_text()
     blocks = re.findall(r"(?ms)^<!-- prints: ([^\n]*) -->\n```\n\$ ([^\n]*)\n(.*?)^```$", text)
     assert [marked for marked, command, _ in blocks if marked != command] == []
@@ -119,7 +118,7 @@ def shown_outputs(document: str) -> dict[str, list[str]]:
 
 
 def _comparable(line: str) -> str:
-    """Return a line without times, sizes, versions, and the order in which variants are done."""
+    """Return a line without times, sizes, versions, and the order of variants."""
     line = re.sub(r"^\[\d+/", "[#/", line.rstrip())
     if line.startswith("  sm_"):  # registers and sizes of a variant change with the compiler
         line = re.sub(r"(?<= )\d+(?= |$)", "#", line)
@@ -129,7 +128,7 @@ def _comparable(line: str) -> str:
 
 
 def assert_shown(shown: list[str], ran: Ran) -> None:
-    """Check that a command printed the lines shown, and no others unless some are left out (…)."""
+    """Compare a command's output with the lines shown; only … allows other lines."""
     streams = [[_comparable(line) for line in text.splitlines()] for text in (ran.out, ran.err)]
     printed = [line for stream in streams for line in stream]
     expected = [_comparable(line) for line in shown if line != "…"]
@@ -141,7 +140,7 @@ def assert_shown(shown: list[str], ran: Ran) -> None:
 
 
 def run_in(copy: Path, folder: Path, command: str) -> Ran:
-    """Run a line of a document in a shell whose `aotc` is the copy's."""
+    """Run a line of a document in a shell with the copy's `aotc`."""
     shims = copy.parent / "bin"
     shims.mkdir(exist_ok=True)
     (shims / "aotc").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m aotc "$@"\n')
@@ -152,7 +151,7 @@ def run_in(copy: Path, folder: Path, command: str) -> Ran:
 
 @pytest.fixture(scope="module")
 def quickstart(copy: Path) -> Path:
-    """Return the folder in which the README's quickstart was followed."""
+    """Follow the README's quickstart in a folder and return it."""
     folder = copy.parent / "quickstart"
     folder.mkdir()
     for name, text in quickstart_files("README.md").items():
@@ -191,7 +190,7 @@ def test_the_quickstart_builds_what_it_says(copy: Path, quickstart: Path) -> Non
     assert kernel["name"] == "rmsnorm"
     assert kernel["types"] == {"T": ["fp16", "bf16"]}
     assert kernel["constants"] == {"BLOCK": 4096}
-    # 2 targets, 2 dtypes, 2 promises that may hold or not, 2 configs
+    # 2 targets, 2 dtypes, 2 optional promises, 2 configs
     assert len(kernel["variants"]) == 2 * 2 * 4 * 2
 
 
@@ -292,12 +291,12 @@ def test_the_manifests_example_builds(copy: Path, tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     (kernel,) = _inspected(copy, tmp_path / "dist" / "llm.aotc")["kernels"]
     assert kernel["choices"] == {"CAUSAL": [True, False]}
-    # dtypes, choices, one promise, and configs of which `where` lets all pass
+    # dtypes, choices, one promise, and configs; `where` passes all
     assert len(kernel["variants"]) == 2 * 2 * 2 * 4
     grids = {variant["config"]["ROWS"]: variant["grid"] for variant in kernel["variants"]}
     assert grids == {1: ["cdiv(n_rows, 1)"], 4: ["cdiv(n_rows, 4)"]}
 
-    # The mistake that the document shows is printed as it shows it.
+    # The document's mistake gives the document's message.
     (tmp_path / "kernels.toml").write_text(manifest.replace("BLOCK = 4096", "BLOKC = 4096"))
     before = _bytes_of(tmp_path / "dist")
     ran = aotc_in(copy, tmp_path, "build")
@@ -404,7 +403,7 @@ def test_the_guide_to_porting(copy: Path, tmp_path: Path) -> None:
     assert ran.code == 0, ran.err
     assert_shown(shown[build], ran)
     (kernel,) = _inspected(copy, tmp_path / "dist" / "ops.aotc")["kernels"]
-    # dtypes, choices, promises together or none, and configs that `where` lets pass
+    # dtypes, choices, all promises or none, and configs passed by `where`
     assert len(kernel["variants"]) == 2 * 2 * 2 * 4
     ran = run_in(copy, tmp_path, verify)
     assert ran.code == 0, ran.err
@@ -431,7 +430,9 @@ assert ".entry rmsnorm_kernel(" in kernel.asm["ptx"]
 def test_the_page_on_compile_names_every_argument() -> None:
     page = (_ROOT / "docs" / "reference" / "compile.md").read_text()
     parameters = inspect.signature(aotc.compile).parameters.values()
-    arguments = [each.name for each in parameters if each.kind != each.VAR_KEYWORD]
+    arguments = [
+        parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD
+    ]
     assert [name for name in (*arguments, *CONFIG_KEYS) if f"`{name}`" not in page] == []
 
 

@@ -1,7 +1,7 @@
-"""Products whose CTAs run one program after the other, in the emulator, against NumPy.
+"""Products by persistent CTAs, in the emulator, against NumPy.
 
-The emulator reports who reads what has not landed and who waits for ever, so what counts here is
-how many programs a CTA runs: none, one, several, and not as many as its neighbour.
+The emulator reports reads of data in flight and deadlocks. So cases vary the number of programs of a
+CTA: none, one, several, and not as many as its neighbour.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def described(folder: Path, **options: Any) -> PtxKernel:
 def check_described(
     kernel: PtxKernel, grid: Sequence[int], depth: int, num_ctas: int | None, seed: int
 ) -> None:
-    """Check a launch whose last blocks reach beyond the tensor; the output is poisoned first."""
+    """Check a launch with partial last blocks; the output is poisoned first."""
     rows, columns, parts = (*grid, 1, 1)[:3]
     a = tensor((parts, rows * ROWS - 3, depth), "bf16", seed=seed)
     b = tensor((depth, columns * COLUMNS - 5), "bf16", seed=seed + 1)
@@ -92,8 +92,8 @@ def check_pointed(
     rows, columns, parts = (*grid, 1, 1)[:3]
     m, n = rows * ROWS - 3, columns * COLUMNS - 8
     a, b = (
-        np.random.default_rng(seed + at).integers(-9, 9, shape).astype(DTYPES["bf16"])
-        for at, shape in enumerate(((parts, m, 256), (depth, columns * COLUMNS)))
+        np.random.default_rng(seed + number).integers(-9, 9, shape).astype(DTYPES["bf16"])
+        for number, shape in enumerate(((parts, m, 256), (depth, columns * COLUMNS)))
     )
     c = np.full((parts, m, n), np.nan, np.float32)
     expected = a[..., :depth].astype(np.float64) @ b[:depth, :n].astype(np.float64)
@@ -109,9 +109,9 @@ GRIDS = ((1,), (2,), (3,), (7,), (1, 7), (2, 3), (1, 1, 3), (2, 1, 2), (1, 2, 3)
 
 @pytest.mark.parametrize("way", KERNELS)
 def test_every_grid_and_any_number_of_ctas(tmp_path: Path, way: str) -> None:
-    """Of 1 to 8 programs, each with less than a turn, one, and more than there are stages.
+    """Run 1 to 8 programs of no, one, and more iterations than stages.
 
-    Then as many blocks as programs, and one that finds none left.
+    Then run as many CTAs as programs, and one CTA without a program.
     """
     build, check = KERNELS[way]
     kernel = build(tmp_path)

@@ -1,4 +1,4 @@
-"""Relaxed atomics that TMA makes, of contiguous tiles and of dots, in loops and after them, on a GPU.
+"""Relaxed atomics by TMA, of contiguous tiles and of dots, in loops and after them, on a GPU.
 
 pytest -m gpu tests/e2e/test_pointer_reductions_gpu.py [--built FOLDER]
 """
@@ -117,7 +117,7 @@ def library(built: Built, torch: Any) -> Any:
 
 
 def _small(torch: Any, *shape: int) -> Any:
-    """Return integers from -1 to 1, whose sums are exact."""
+    """Return integers from -1 to 1, with exact sums."""
     return torch.randint(-1, 2, shape, device="cuda")
 
 
@@ -131,7 +131,7 @@ def test_parts_of_products(
     a, b = _small(torch, m, k).bfloat16(), _small(torch, k, n).bfloat16()
     out = _small(torch, m, n).to(getattr(torch, dtype))
     expected = out.double() + a.double() @ b.double()
-    strides = [each.stride(0) for each in (a, b, out)]
+    strides = [tensor.stride(0) for tensor in (a, b, out)]
     library["split_k"].launch([a, b, out, m, n, k, *strides], config={"num_warps": num_warps})
     torch.cuda.synchronize()
     assert torch.equal(out.double(), expected)
@@ -141,13 +141,13 @@ def test_parts_of_products(
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int32", "uint64"])
 @pytest.mark.parametrize("n", [16, 2048, 100_000])
 def test_totals(torch: Any, library: Any, dtype: str, n: int) -> None:
-    """Of two launches, which may overlap."""
+    """Two launches may overlap."""
     x = _small(torch, n).abs()
     total = torch.zeros(n + 16, device="cuda", dtype=torch.int64)
     kind = getattr(torch, dtype)
-    moved, totals = x.to(kind), total.to(kind)
+    addends, totals = x.to(kind), total.to(kind)
     for _ in range(2):
-        library["accumulate"].launch([moved, totals, n], grid=(7,))
+        library["accumulate"].launch([addends, totals, n], grid=(7,))
     torch.cuda.synchronize()
     total[:n] = 2 * x
     assert torch.equal(totals.to(torch.int64), total)

@@ -1,4 +1,4 @@
-"""Tiles that are prefetched before a grid waits: what becomes of them, and that they change nothing."""
+"""Tiles prefetched before a grid's wait: the instructions, and unchanged results."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_each_box_is_one_instruction_ahead_of_the_wait(tmp_path: Path) -> None:
 
 def test_without_tensor_copies_there_is_none(tmp_path: Path) -> None:
     plain, early = (
-        compiled(tmp_path, SOURCE, SIGNATURE, {"EARLY": each}, target="sm_80").ptx
-        for each in (False, True)
+        compiled(tmp_path, SOURCE, SIGNATURE, {"EARLY": is_early}, target="sm_80").ptx
+        for is_early in (False, True)
     )
     assert plain == early
     assert "prefetch" not in early
@@ -37,7 +37,7 @@ def test_without_tensor_copies_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [0, 30, 48])
 def test_the_result_is_the_same(tmp_path: Path, n: int) -> None:
-    """Also where the tile that is prefetched, or a part of it, is out of bounds."""
+    """Also with the prefetched tile partly or wholly out of bounds."""
     results: list[np.ndarray] = []
     for early in (False, True):
         x = tensor((37, 64), "fp32")

@@ -1,4 +1,4 @@
-"""Prints: the compiled kernel writes the lines that its source says, each once.
+"""Prints: the compiled kernel writes the lines of its source, each once.
 
 pytest -m gpu tests/e2e/test_prints_emulated.py [--built FOLDER]
 """
@@ -59,14 +59,14 @@ def test_lines_are_those_of_the_source(
     path.write_text(SOURCE)
     signature, constants = {"x_ptr": dtype, "n": "i32"}, {"ROWS": rows}
     x = np.arange(4 * rows).astype(TYPES[dtype])
-    made = aotc.compile(
+    compiled_kernel = aotc.compile(
         f"{path}:show",
         signature=signature,
         constants=constants,
         target=target,
         num_warps=num_warps,
     )
-    printed = emulate(made.asm["ptx"], (2, 3, 1), [x.copy(), 3]).printed
+    printed = emulate(compiled_kernel.asm["ptx"], (2, 3, 1), [x.copy(), 3]).printed
     kernel = translate(str(path), "show", signature, constants).kernel
     interpreter = Interpreter(kernel, [x.copy(), 3])
     interpreter.run((2, 3, 1))
@@ -120,7 +120,7 @@ torch.cuda.synchronize()
 
 @pytest.fixture(scope="module")
 def prints(built: Built) -> Path:
-    """Return an archive of a kernel that prints."""
+    """Return an archive of a printing kernel."""
 
     def build(folder: Path) -> None:
         from aotc import cli

@@ -1,4 +1,4 @@
-"""Kernels that choose between numbers, of every float type: verified on special values, too."""
+"""Kernels with maxima and selects, of every float type: verified on special values, too."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ BLOCK = 128
 
 
 def _bits_of_every_kind(element: ScalarType, seed: int) -> Contents:
-    """Return what special numbers there are, and random bits: half of them, or all of fp8."""
+    """Return special numbers and random bits, half and half; of fp8 all numbers."""
     rng, dtype = np.random.default_rng(seed), dtype_of(element)
     raw = np.frombuffer(rng.bytes(4096 * dtype.itemsize), dtype)
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 6.0, 2.0**-9], np.float64)

@@ -25,7 +25,7 @@ VARIANTS = [
 
 MAX_SPILL_BYTES = 256
 ONE_CTA = ("rmsnorm_backward", "layernorm_backward", "partial_sums")
-# The first cluster of each kernel that has any, since all take minutes of a core: `aotc verify kernels/rows.toml`.
+# The first cluster build of each kernel, since all take minutes of a core: `aotc verify kernels/rows.toml`.
 SUBJECTS = list(
     {
         subject.kernel: subject
@@ -38,12 +38,12 @@ SUBJECTS = list(
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
 def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
-    made = compile_kernel(variant.request)
-    assert made.metadata.ptxas_warnings == ()
+    kernel = compile_kernel(variant.request)
+    assert kernel.metadata.ptxas_warnings == ()
     if not variant.waived:  # unaligned rows take addresses and masks for every element
-        # Where a config says how many registers, a few spill, so that an SM has one CTA more.
+        # A config with a register limit may spill a few, for one more CTA per SM.
         limit = MAX_SPILL_BYTES if "maxnreg" in dict(variant.config) else 0
-        assert made.metadata.spill_bytes <= limit
+        assert kernel.metadata.spill_bytes <= limit
 
 
 def test_one_of_each_kernel_is_verified() -> None:
@@ -77,9 +77,13 @@ def test_the_gradient_is_that_of_the_loss(n_cols: int) -> None:
         "scale": "fp32",
     }
     source = str(KERNELS / "softmax.py")
-    made = translate(source, "cross_entropy_grad_kernel", signature, {"BLOCK": 64})
+    translation = translate(source, "cross_entropy_grad_kernel", signature, {"BLOCK": 64})
     numbers = (n_cols, 4, n_cols, ignored, scale)
-    run(made.kernel, (4,), [logits.reshape(-1), target, grad.reshape(-1), loss, lse, *numbers])
+    run(
+        translation.kernel,
+        (4,),
+        [logits.reshape(-1), target, grad.reshape(-1), loss, lse, *numbers],
+    )
 
     def losses(x: np.ndarray) -> np.ndarray:
         inside = np.clip(target, 0, n_cols - 1)
@@ -98,7 +102,7 @@ def test_the_gradient_is_that_of_the_loss(n_cols: int) -> None:
 
 
 def _norm(name: str, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return what the forward pass makes of rows in float64."""
+    """Return the forward pass on rows in float64."""
     if name == "rmsnorm":
         return x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * w
     centred = x - x.mean(1, keepdims=True)
@@ -126,24 +130,24 @@ def test_gradients_of_norms_are_slopes(
     numbers = {"stride": n_cols, "n_rows": n_rows, "n_cols": n_cols, "n_programs": programs}
     signature = dict.fromkeys(arrays, "*fp32") | dict.fromkeys(numbers, "i32")
     source, constants = str(KERNELS / "norm_backward.py"), {"BLOCK": 64, "STAGES": stages}
-    made = translate(source, f"{name}_backward_kernel", signature, constants)
-    run(made.kernel, (programs,), [*arrays.values(), *numbers.values()])
-    found = [arrays["dx_ptr"].reshape(n_rows, n_cols)]
+    translation = translate(source, f"{name}_backward_kernel", signature, constants)
+    run(translation.kernel, (programs,), [*arrays.values(), *numbers.values()])
+    gradients = [arrays["dx_ptr"].reshape(n_rows, n_cols)]
     for key in sums:
         out = np.full(n_cols, np.nan, np.float32)
         kinds = {"partial_ptr": "*fp32", "out_ptr": "*fp32", "n_partials": "i32", "n_cols": "i32"}
         blocks = {"BLOCK_M": 4, "BLOCK_N": 16}
         summed = translate(source, "partial_sums_kernel", kinds, blocks)
         run(summed.kernel, (-(-n_cols // 16),), [arrays[key], out, programs, n_cols])
-        found.append(out)
+        gradients.append(out)
 
     step = 1e-5
-    for each, grad in zip((x, w, b), found, strict=False):
-        for index in np.ndindex(each.shape):
-            each[index] += step
+    for array, grad in zip((x, w, b), gradients, strict=False):
+        for index in np.ndindex(array.shape):
+            array[index] += step
             above = (_norm(name, x, w, b) * dy).sum()
-            each[index] -= 2 * step
+            array[index] -= 2 * step
             below = (_norm(name, x, w, b) * dy).sum()
-            each[index] += step
+            array[index] += step
             slope = (above - below) / (2 * step)
             np.testing.assert_allclose(grad[index], slope, rtol=2e-4, atol=2e-4)

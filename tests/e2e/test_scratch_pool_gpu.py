@@ -1,4 +1,4 @@
-"""Grouped products whose tensor maps are made in scratch memory of a pool, on a GPU: also in graphs.
+"""Grouped products with tensor maps in pooled scratch memory, on a GPU: also in graphs.
 
 pytest -m gpu tests/e2e/test_scratch_pool_gpu.py [--built FOLDER]
 """
@@ -84,7 +84,7 @@ def library(built: Built, torch: Any) -> Any:
 
 
 class _Products:
-    """The operands of all groups, and what their products are."""
+    """The operands of all groups, and the expected products."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -92,8 +92,8 @@ class _Products:
         def tensors(shape: Any) -> list[Any]:
             shapes = [shape(*size) for size in SIZES]
             # A row of nothing has a length all the same.
-            made = [torch.randn(rows, max(8, columns), device="cuda") for rows, columns in shapes]
-            return [each.bfloat16()[:, :n] for each, (_, n) in zip(made, shapes, strict=True)]
+            padded = [torch.randn(rows, max(8, columns), device="cuda") for rows, columns in shapes]
+            return [wide.bfloat16()[:, :n] for wide, (_, n) in zip(padded, shapes, strict=True)]
 
         self.a = tensors(lambda m, n, k: (m, k))
         self.b = tensors(lambda m, n, k: (n, k))
@@ -101,15 +101,15 @@ class _Products:
         kinds = (self.a, self.b, self.c)
         strides = [[kind[index].stride(0) for kind in kinds] for index in range(len(SIZES))]
         self.args = [
-            *(torch.tensor([each.data_ptr() for each in kind]).cuda() for kind in kinds),
+            *(torch.tensor([tensor.data_ptr() for tensor in kind]).cuda() for kind in kinds),
             *(torch.tensor(numbers, dtype=torch.int32).cuda() for numbers in (SIZES, strides)),
             torch.randperm(len(SIZES), dtype=torch.int32).cuda(),
             *(len(SIZES), PROGRAMS),
         ]
 
     def poison(self) -> None:
-        for each in self.c:
-            each.fill_(float("nan"))
+        for product in self.c:
+            product.fill_(float("nan"))
 
     def check(self) -> None:
         self.torch.cuda.synchronize()
@@ -145,11 +145,11 @@ def test_streams_have_memory_of_their_own(torch: Any, library: Any) -> None:
     kernel = library["grouped_gemm"]
     streams = [torch.cuda.Stream() for _ in range(4)]
     products = [_Products(torch) for _ in streams]
-    for each in products:
-        each.poison()
+    for group in products:
+        group.poison()
     torch.cuda.synchronize()
     for turn in range(20):
-        for stream, each in zip(streams, products, strict=True):
-            kernel.launch(each.args, config={"BLOCK_M": (128, 256)[turn % 2]}, stream=stream)
-    for each in products:
-        each.check()
+        for stream, group in zip(streams, products, strict=True):
+            kernel.launch(group.args, config={"BLOCK_M": (128, 256)[turn % 2]}, stream=stream)
+    for group in products:
+        group.check()

@@ -1,4 +1,4 @@
-"""The manifest of what serving needs of attention: all of it assembles, and is verified in the emulator."""
+"""The manifest of attention kernels for serving: all assemble, and are verified in the emulator."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SUBJECTS = {subject.kernel: subject for subject in subjects_of_manifest(MANIFEST
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
 def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
-    made = compile_kernel(variant.request)
-    assert made.metadata.ptxas_warnings == ()
-    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
+    kernel = compile_kernel(variant.request)
+    assert kernel.metadata.ptxas_warnings == ()
+    assert kernel.metadata.spill_bytes == kernel.metadata.stack_bytes == 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Registers suffice: the variants that need the most of them, on each target, and the benchmark's script.
+"""Register pressure: the most demanding variants on each target, and the benchmark's script.
 
 `python benchmarks/spills.py` looks at every variant of the manifests, in some minutes.
 """
@@ -18,7 +18,7 @@ from aotc.target import TARGETS
 
 ROOT = Path(__file__).parents[2]
 EPILOGUE = {"BIAS": True, "RESIDUAL": True, "ACTIVATION": "silu", "EVEN_K": True}
-# (target, what it is compiled without, rows, columns and K of the tile, warps, stages): 128
+# (target, disabled features, rows, columns and K of the tile, warps, stages): 128
 # accumulators a thread.
 TILES = [
     ("sm_80", (), (128, 128, 32), 4, 4),
@@ -57,26 +57,30 @@ def test_a_fused_epilogue_of_many_accumulators(
     assert metadata.registers > 160, "this is no longer a test of many registers"
 
 
-def variants(path: str, name: str, target: str, **wanted: object) -> list[VariantSpec]:
-    """Return the variants that have these constants."""
-    spec = next(each for each in manifest.load(str(ROOT / path)).kernels if each.name == name)
-    made = expand(spec, [TARGETS[target]], autotune_configs).variants
-    found = [each for each in made if wanted.items() <= dict(each.request.constants).items()]
-    if not found:
+def variants(path: str, name: str, target: str, **constants: object) -> list[VariantSpec]:
+    """Return the variants with these constants."""
+    spec = next(kernel for kernel in manifest.load(str(ROOT / path)).kernels if kernel.name == name)
+    all_variants = expand(spec, [TARGETS[target]], autotune_configs).variants
+    matches = [
+        candidate
+        for candidate in all_variants
+        if constants.items() <= dict(candidate.request.constants).items()
+    ]
+    if not matches:
         raise LookupError(f"{name} has no such variant")
-    return found
+    return matches
 
 
-def variant(path: str, name: str, target: str, **wanted: object) -> VariantSpec:
-    """Return the first variant that promises nothing and has these constants."""
-    for each in variants(path, name, target, **wanted):
-        if not any(":" in text for text in dict(each.request.signature).values()):
-            return each
+def variant(path: str, name: str, target: str, **constants: object) -> VariantSpec:
+    """Return the first variant with these constants and no promises."""
+    for candidate in variants(path, name, target, **constants):
+        if not any(":" in text for text in dict(candidate.request.signature).values()):
+            return candidate
     raise LookupError(f"{name} has no such variant")
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "target", "without", "wanted"),
+    ("path", "name", "target", "without", "constants"),
     [
         ("kernels/matrix.toml", "matmul", "sm_120a", (), {**EPILOGUE, "BLOCK_M": 128}),
         ("kernels/matrix.toml", "matmul_split_k_atomic", "sm_90a", ("wgmma",), {"SPLIT_K": 4}),
@@ -86,14 +90,14 @@ def variant(path: str, name: str, target: str, **wanted: object) -> VariantSpec:
     ],
 )
 def test_nothing_promised(
-    path: str, name: str, target: str, without: tuple[str, ...], wanted: dict[str, object]
+    path: str, name: str, target: str, without: tuple[str, ...], constants: dict[str, object]
 ) -> None:
-    request = replace(variant(path, name, target, **wanted).request, without=without)
+    request = replace(variant(path, name, target, **constants).request, without=without)
     assert compile_kernel(request).metadata.spill_bytes == 0
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "target", "wanted"),
+    ("path", "name", "target", "constants"),
     [
         pytest.param(
             *("kernels.toml", "softmax", "sm_120a", {"BLOCK": 16384, "LOOP": False}),
@@ -109,7 +113,9 @@ def test_nothing_promised(
         ),
     ],
 )
-def test_whatever_is_promised(path: str, name: str, target: str, wanted: dict[str, object]) -> None:
-    for each in variants(path, name, target, **wanted):
-        metadata = compile_kernel(each.request).metadata
-        assert metadata.spill_bytes == 0, each.request.signature
+def test_whatever_is_promised(
+    path: str, name: str, target: str, constants: dict[str, object]
+) -> None:
+    for candidate in variants(path, name, target, **constants):
+        metadata = compile_kernel(candidate.request).metadata
+        assert metadata.spill_bytes == 0, candidate.request.signature

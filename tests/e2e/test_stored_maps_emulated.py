@@ -1,4 +1,4 @@
-"""Kernels that store tensor maps for others, in the emulator, against maps that a host encodes."""
+"""Kernels storing tensor maps for others, in the emulator, against host-encoded maps."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _LOAD = """    d = tl.reinterpret_tensor_descriptor(maps, [16, 32], tl.float16)
 def _stored(
     folder: Path, dtype: str, block: Sequence[int], sizes: Sequence[int], num_warps: int
 ) -> list[bytes]:
-    """Return the maps that two programs store."""
+    """Return the maps stored by two programs."""
     rank = len(block)
-    load, given = ("[H, W]", "[h, w]") if rank == 2 else ("[W]", "[w]")
-    source = _CREATE.format(rank=rank, load=load, sizes=given)
+    load, size_names = ("[H, W]", "[h, w]") if rank == 2 else ("[W]", "[w]")
+    source = _CREATE.format(rank=rank, load=load, sizes=size_names)
     signature = {"p": f"*{dtype}:16", "maps": "*i8:16", "h": "i32", "w": "i32"}
     constants = {"H": block[0], "W": block[-1]}
     kernel = compiled(folder, source, signature, constants, num_warps=num_warps)

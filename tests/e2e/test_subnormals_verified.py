@@ -1,4 +1,4 @@
-"""Functions of subnormal numbers: what interpreter, emulator and docs/reference/language.md say is the same."""
+"""Functions of subnormal numbers: interpreter, emulator and docs/reference/language.md agree."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EXPRESSIONS = (
 
 
 def _small(element: ScalarType, seed: int) -> Contents:
-    """Return subnormal numbers, what is next to them, and exponents whose power is one."""
+    """Return subnormal numbers, their neighbours, and exponents with subnormal powers."""
     rng, dtype = np.random.default_rng(seed), dtype_of(element)
     least = 2.0 ** (-149 if element.bits == 32 else -133 if element.name == "bf16" else -24)
     tiny = rng.integers(-300, 300, 2048) * least

@@ -1,4 +1,4 @@
-"""Kernels that hung on a GPU or were wrong there: what they are compiled to has no finding, and is right."""
+"""Kernels once hung or wrong on a GPU: their PTX has no finding, and is right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aotc.package.verify.variants import verify_variant
 
 RISKY = Path(__file__).parents[2] / "benchmarks" / "soak" / "risky.toml"
 
-# A box at a 512-byte offset under a swizzle of 128 bytes; copies that lanes issued twice.
+# A box at a 512-byte offset under a swizzle of 128 bytes; copies issued twice by lanes.
 BOXES = "made_load T=u16 TURNED=false BLOCK_M=8 BLOCK_N=128 num_warps=2 num_ctas=1"
 SUSPECTS = [
     BOXES,
@@ -25,10 +25,12 @@ SUSPECTS = [
 
 def _subject(words: str) -> Subject:
     kernel, *rest = words.split()
-    (found,) = (
-        each for each in load_subjects(str(RISKY), [kernel]) if set(rest) <= set(each.label.split())
+    (subject,) = (
+        candidate
+        for candidate in load_subjects(str(RISKY), [kernel])
+        if set(rest) <= set(candidate.label.split())
     )
-    return found
+    return subject
 
 
 @pytest.mark.parametrize("words", SUSPECTS)

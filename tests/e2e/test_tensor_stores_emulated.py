@@ -1,7 +1,7 @@
-"""Tensor stores that run on, compiled and run in the emulator: what is sent, when, in what parts.
+"""Asynchronous tensor stores, compiled and run in the emulator: contents, order and parts.
 
-The emulator reports whoever writes what a copy still reads, so these tests are about order as much
-as about values.
+The emulator reports writes to the source of a copy in flight, so these tests check order as well as
+values.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ TWO_OUTPUTS = """def k(x, y, z, rows):
 
 
 def test_stores_of_a_loop_wait_for_their_own_buffers(tmp_path: Path) -> None:
-    """One of them under a branch: only those of the same block are known to be newer."""
+    """One of them is under a branch: only stores of the same block are known to be newer."""
     signature = dict.fromkeys("xyz", "tensordesc<i32[8,32]>") | {"rows": "i32"}
     kernel = compiled(tmp_path, TWO_OUTPUTS, signature)
     assert sorted(_waits(kernel)) == [".read 0", ".read 0", ".read 1", ".read 1"]
@@ -173,7 +173,7 @@ def test_stores_are_waited_for_together_at_the_end(tmp_path: Path) -> None:
 
 
 def test_what_was_stored_is_there_for_a_load(tmp_path: Path) -> None:
-    """A tensor that is loaded, too, has been written when the store is done, in loops as well."""
+    """A tensor also loaded is complete when the store is done, in loops as well."""
     source = """def k(x, n):
     for i in range(n):
         x.store([4, 0], x.load([0, 0]) + x.load([4, 0]))
@@ -232,13 +232,13 @@ def test_accumulators_are_stored_without_bank_conflicts(
     a, b = (np.sign(tensor((size, 64), "bf16", seed=size)) for size in (m, n))
     c = like(tensor((m, n), dtype))
     values = {"a": a, "b": b, "c": c, "M": m, "N": n, "K": 64}
-    done = launch(kernel, (3,), values, count_conflicts=True, seed=num_warps)
+    emulation = launch(kernel, (3,), values, count_conflicts=True, seed=num_warps)
     expected = a.astype(np.float32) @ b.astype(np.float32).T
     np.testing.assert_array_equal(c, expected.astype(DTYPES[dtype]))
     lines = kernel.ptx.splitlines()
     stores = {
         line: count
-        for line, count in done.conflicts.items()
+        for line, count in emulation.conflicts.items()
         if re.search(r"st\.shared|stmatrix", lines[line - 1])
     }
     assert stores
@@ -248,12 +248,12 @@ def test_accumulators_are_stored_without_bank_conflicts(
 
 
 def _store_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no thread have registers for a tile that waits for the next one's products."""
+    """Hold no finished tile in registers across the next one's dots."""
     monkeypatch.setattr(overlap_epilogue, "EPILOGUE_RESERVE", 256)
 
 
 def _check_matmul(kernel: PtxKernel, shape: tuple[int, int], seed: int) -> None:
-    """Let one program compute everything, so that its warpgroups get out of step."""
+    """Let one program compute everything, so its warpgroups get out of step."""
     a, b = (np.sign(tensor((size, 64), "bf16", seed=size)) for size in shape)
     c = like(tensor(shape, "bf16"))
     values = {"a": a, "b": b, "c": c, "M": shape[0], "N": shape[1], "K": 64}

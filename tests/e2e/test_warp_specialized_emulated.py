@@ -1,10 +1,10 @@
-"""Kernels whose tiles are loaded ahead, compiled and run in the emulator, against NumPy.
+"""Kernels with tiles loaded ahead, compiled and run in the emulator, against NumPy.
 
-By a warp of their own, or iterations ahead by the warps that compute.
+A producer warp loads them, or the computing warps do so iterations ahead.
 
-The emulator reports who reads what has not landed, who writes what is still read and who waits for
-ever, so every shape of control flow counts here: where loads stand, and how often they are issued.
-Integers, so that sums are right to the bit in any order.
+The emulator reports reads of data in flight, writes to data in use, and deadlocks. So cases vary the
+control flow: the position of loads, and the number of times they are issued. Integers make sums exact in
+any order.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ OWN, ALL = None, False
 
 def _who(kernel: PtxKernel, num_warps: int) -> bool | None:
     """Return who issues loads, as a launch with more warps than compute tells."""
-    found = re.search(r"\.reqntid (\d+)", kernel.ptx)
-    assert found is not None
-    assert int(found[1]) >= 32 * num_warps
-    return OWN if int(found[1]) > 32 * num_warps else ALL
+    match = re.search(r"\.reqntid (\d+)", kernel.ptx)
+    assert match is not None
+    assert int(match[1]) >= 32 * num_warps
+    return OWN if int(match[1]) > 32 * num_warps else ALL
 
 
 def _exact(array: np.ndarray) -> np.ndarray:
@@ -150,12 +150,16 @@ FLOWS: Mapping[str, tuple[str, Callable[..., list[np.ndarray]]]] = {
 
 
 @pytest.mark.parametrize("flow", FLOWS)
-@pytest.mark.parametrize(("who", "num_stages"), [(OWN, 1), (OWN, 2), (OWN, 5), (ALL, 2), (ALL, 3)])
-def test_every_flow(tmp_path: Path, flow: str, who: bool | None, num_stages: int) -> None:
+@pytest.mark.parametrize(
+    ("warp_specialize", "num_stages"), [(OWN, 1), (OWN, 2), (OWN, 5), (ALL, 2), (ALL, 3)]
+)
+def test_every_flow(
+    tmp_path: Path, flow: str, warp_specialize: bool | None, num_stages: int
+) -> None:
     source, reference = FLOWS[flow]
-    config = {"num_warps": 2, "num_stages": num_stages, "warp_specialize": who}
+    config = {"num_warps": 2, "num_stages": num_stages, "warp_specialize": warp_specialize}
     kernel = compiled(tmp_path, source, VECTORS, **config)
-    assert _who(kernel, 2) is who
+    assert _who(kernel, 2) is warp_specialize
     x, z = tensor((12 * 128,), "i32"), tensor((12 * 128,), "i32", seed=1)
     counts = [(0, 1), (1, 0), (1, 1), (2, 4), (5, 1), (5, 3)]
     for seed, (n, m) in enumerate(counts):
@@ -206,7 +210,7 @@ def _check_matmul(
 
 
 @pytest.mark.parametrize(
-    ("target", "who", "num_stages"),
+    ("target", "warp_specialize", "num_stages"),
     [
         *(("sm_90a", OWN, num_stages) for num_stages in (1, 2, 3, 5)),
         *(("sm_90a", ALL, num_stages) for num_stages in (1, 2, 4)),
@@ -214,12 +218,12 @@ def _check_matmul(
     ],
 )
 def test_a_persistent_product(
-    tmp_path: Path, target: str, who: bool | None, num_stages: int
+    tmp_path: Path, target: str, warp_specialize: bool | None, num_stages: int
 ) -> None:
-    """With products that run on, and on chips whose products are by warps."""
-    config = {"num_stages": num_stages, "target": target, "warp_specialize": who}
+    """With dots in flight across iterations, and on targets with dots by warps."""
+    config = {"num_stages": num_stages, "target": target, "warp_specialize": warp_specialize}
     kernel = _matmul(tmp_path, (64, 32, 32), **config)
-    assert _who(kernel, 4) is who
+    assert _who(kernel, 4) is warp_specialize
     for seed, depth in enumerate((0, 1, 97, 200)):
         _check_matmul(kernel, (70, 60, depth), seed)
 
@@ -243,22 +247,24 @@ TRANSPOSED = """def k(a, b, c, K, SCALED: tl.constexpr):
 
 
 @pytest.mark.parametrize(
-    ("target", "scaled", "who"),
+    ("target", "scaled", "warp_specialize"),
     [
         *(("sm_90a", False, OWN), ("sm_90a", True, OWN), ("sm_90a", True, ALL)),
         *(("sm_120a", False, ALL), ("sm_120a", True, OWN)),
     ],
 )
 def test_operands_are_transposed_and_changed_on_the_way(
-    tmp_path: Path, target: str, scaled: bool, who: bool | None
+    tmp_path: Path, target: str, scaled: bool, warp_specialize: bool | None
 ) -> None:
-    """One of them through registers, so that a stage is read before the product begins."""
+    """One operand goes through registers, so a stage is read before the dot begins."""
     signature = dict.fromkeys("ab", "tensordesc<fp16[64,32]>") | {
         "c": "tensordesc<fp32[64,64]>",
         "K": "i32",
     }
     constants = {"SCALED": scaled}
-    kernel = compiled(tmp_path, TRANSPOSED, signature, constants, target, warp_specialize=who)
+    kernel = compiled(
+        tmp_path, TRANSPOSED, signature, constants, target, warp_specialize=warp_specialize
+    )
     for seed, depth in enumerate((0, 8, 200)):
         a, b = tensor((100, 200), "fp16"), tensor((64, 200), "fp16", seed=1)
         c = like(tensor((100, 64), "fp32"))
@@ -278,16 +284,20 @@ FLOAT8 = """def k(a, b, c, K, IMPRECISE: tl.constexpr):
 """
 
 
-@pytest.mark.parametrize(("imprecise", "who"), [(0, OWN), (32, OWN), (64, OWN), (32, ALL)])
+@pytest.mark.parametrize(
+    ("imprecise", "warp_specialize"), [(0, OWN), (32, OWN), (64, OWN), (32, ALL)]
+)
 def test_products_of_fp8_whose_sums_are_moved_on(
-    tmp_path: Path, imprecise: int, who: bool | None
+    tmp_path: Path, imprecise: int, warp_specialize: bool | None
 ) -> None:
     signature = dict.fromkeys("ab", "tensordesc<fp8e4nv[64,64]>") | {
         "c": "tensordesc<fp32[64,64]>",
         "K": "i32",
     }
-    kernel = compiled(tmp_path, FLOAT8, signature, {"IMPRECISE": imprecise}, warp_specialize=who)
-    assert _who(kernel, 4) is who
+    kernel = compiled(
+        tmp_path, FLOAT8, signature, {"IMPRECISE": imprecise}, warp_specialize=warp_specialize
+    )
+    assert _who(kernel, 4) is warp_specialize
     rng = np.random.default_rng(0)
     for seed, depth in enumerate((0, 64, 192)):
         a, b = (rng.integers(-2, 3, (64, 192)).astype(DTYPES["fp8e4nv"]) for _ in range(2))
@@ -297,19 +307,19 @@ def test_products_of_fp8_whose_sums_are_moved_on(
 
 
 @pytest.mark.parametrize(
-    ("target", "num_warps", "num_stages", "who"),
+    ("target", "num_warps", "num_stages", "warp_specialize"),
     [
         *(("sm_90a", 4, 2, OWN), ("sm_90a", 4, 3, OWN), ("sm_90a", 4, 3, ALL)),
         *(("sm_90a", 8, 2, OWN), ("sm_120a", 4, 2, OWN), ("sm_120a", 4, 2, ALL)),
     ],
 )
 def test_attention_has_three_groups(
-    tmp_path: Path, target: str, num_warps: int, num_stages: int, who: bool | None
+    tmp_path: Path, target: str, num_warps: int, num_stages: int, warp_specialize: bool | None
 ) -> None:
     """Queries once a tile, keys and values in turn, each read by a product of its own."""
-    config = {"num_warps": num_warps, "num_stages": num_stages, "warp_specialize": who}
+    config = {"num_warps": num_warps, "num_stages": num_stages, "warp_specialize": warp_specialize}
     kernel = compiled(tmp_path, ATTENTION, SIGNATURE, {"D": 32}, target, **config)
-    assert _who(kernel, num_warps) is who
+    assert _who(kernel, num_warps) is warp_specialize
     check_attention(kernel, (2,), (1, 31, 130))
 
 
@@ -325,9 +335,9 @@ TWO_SUMS = """def k(a, b, c, d, K):
 """
 
 
-@pytest.mark.parametrize(("who", "num_stages"), [(OWN, 2), (OWN, 4), (ALL, 4)])
+@pytest.mark.parametrize(("warp_specialize", "num_stages"), [(OWN, 2), (OWN, 4), (ALL, 4)])
 def test_two_sums_of_a_loop_run_on_together(
-    tmp_path: Path, who: bool | None, num_stages: int
+    tmp_path: Path, warp_specialize: bool | None, num_stages: int
 ) -> None:
     signature = {
         "a": "tensordesc<bf16[64,32]>",
@@ -335,7 +345,7 @@ def test_two_sums_of_a_loop_run_on_together(
         **dict.fromkeys("cd", "tensordesc<fp32[64,64]>"),
         "K": "i32",
     }
-    config = {"num_stages": num_stages, "warp_specialize": who}
+    config = {"num_stages": num_stages, "warp_specialize": warp_specialize}
     kernel = compiled(tmp_path, TWO_SUMS, signature, **config)
     a, b = tensor((64, 320), "bf16"), tensor((320, 128), "bf16", seed=1)
     for seed, depth in enumerate((0, 32, 64, 320)):
@@ -345,7 +355,7 @@ def test_two_sums_of_a_loop_run_on_together(
         np.testing.assert_array_equal(np.hstack([c, d]), expected)
 
 
-# ---- what else a kernel does ------------------------------------------------------------------
+# ---- other work of a kernel -------------------------------------------------------------------
 
 LOOKED_UP = """def k(x, y, index_ptr, n):
     for i in range(tl.load(index_ptr), n):
@@ -366,10 +376,10 @@ def test_the_producer_loads_what_its_copies_depend_on(tmp_path: Path) -> None:
         y = like(x)
         before = y.copy()
         launch(kernel, (1,), {"x": x, "y": y, "index_ptr": index, "n": 7}, seed=seed)
-        for i, at in enumerate(index[1:]):
+        for i, block in enumerate(index[1:]):
             part = slice(i * 128, i * 128 + 128)
-            wanted = x[at * 128 : at * 128 + 128] + i if i and at >= 0 else before[part]
-            np.testing.assert_array_equal(y[part], wanted)
+            expected = x[block * 128 : block * 128 + 128] + i if i and block >= 0 else before[part]
+            np.testing.assert_array_equal(y[part], expected)
 
 
 LOADED_TOO = """def k(x, y, p, n):
@@ -382,9 +392,9 @@ LOADED_TOO = """def k(x, y, p, n):
 """
 
 
-@pytest.mark.parametrize(("who", "num_warps"), [(OWN, 1), (OWN, 4), (ALL, 4)])
+@pytest.mark.parametrize(("warp_specialize", "num_warps"), [(OWN, 1), (OWN, 4), (ALL, 4)])
 def test_loads_and_scratch_of_the_consumers(
-    tmp_path: Path, who: bool | None, num_warps: int
+    tmp_path: Path, warp_specialize: bool | None, num_warps: int
 ) -> None:
     """Barriers of sums and scans are the consumers' own."""
     signature = {
@@ -392,7 +402,7 @@ def test_loads_and_scratch_of_the_consumers(
         "p": "*i32:16",
         "n": "i32",
     }
-    config = {"num_warps": num_warps, "warp_specialize": who}
+    config = {"num_warps": num_warps, "warp_specialize": warp_specialize}
     kernel = compiled(tmp_path, LOADED_TOO, signature, **config)
     x, p = tensor((6 * 128,), "i32"), tensor((6 * 128,), "i32", seed=1)
     for seed, n in enumerate((0, 1, 6)):
@@ -406,7 +416,7 @@ def test_loads_and_scratch_of_the_consumers(
         np.testing.assert_array_equal(y[:128], total)
 
 
-# ---- what cannot be, and what is too large ----------------------------------------------------
+# ---- invalid kernels and resource limits ------------------------------------------------------
 
 BOTH_WAYS = """def k(a, c, n, BARRIER: tl.constexpr):
     for i in tl.range(n, warp_specialize=True):
@@ -434,23 +444,27 @@ def test_asking_in_vain_is_a_remark(tmp_path: Path, barrier: bool) -> None:
 GRID = [(1, 4, True), (4, 2, False), (8, 3, True), (16, 1, True), (16, 4, False), (32, 2, True)]
 
 
-@pytest.mark.parametrize(("num_warps", "num_stages", "wanted"), GRID)
+@pytest.mark.parametrize(("num_warps", "num_stages", "warp_specialize"), GRID)
 @pytest.mark.parametrize("block", [(16, 16, 32), (128, 64, 64)], ids=str)
 def test_every_config_compiles(
-    tmp_path: Path, block: tuple[int, int, int], num_warps: int, num_stages: int, wanted: bool
+    tmp_path: Path,
+    block: tuple[int, int, int],
+    num_warps: int,
+    num_stages: int,
+    warp_specialize: bool,
 ) -> None:
-    config = {"num_warps": num_warps, "num_stages": num_stages, "warp_specialize": wanted}
+    config = {"num_warps": num_warps, "num_stages": num_stages, "warp_specialize": warp_specialize}
     kernel = _matmul(tmp_path, block, **config)
-    made = assemble(kernel.ptx, TARGETS["sm_90a"])
-    assert made.warnings == ()
+    assembly = assemble(kernel.ptx, TARGETS["sm_90a"])
+    assert assembly.warnings == ()
     assert kernel.shared_bytes <= TARGETS["sm_90a"].max_shared_bytes
-    assert _who(kernel, num_warps) is (OWN if wanted and num_warps < 32 else ALL)
+    assert _who(kernel, num_warps) is (OWN if warp_specialize and num_warps < 32 else ALL)
 
 
 def test_buffers_that_do_not_fit_beside_each_other_are_one_behind_the_other(
     tmp_path: Path,
 ) -> None:
-    """The result takes the place of the ring, if nothing is loaded into that any more."""
+    """The result reuses the ring's memory after the last load into the ring."""
     source = MATMUL.replace("c.store([i, j], total.to(c.dtype))", "c.store([j, i], total.T)")
     block = (128, 256, 64)
     signature = {

@@ -1,4 +1,4 @@
-"""What is decoded in registers on its way to a dot: how it is loaded, and what threads exchange for it."""
+"""Weights decoded in registers for a dot: their loads, and the exchanges between threads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_weights_and_scales_are_loaded_as_words_and_stay_in_their_threads(
     name: str, build: int
 ) -> None:
     case, dtype = CASES[name], "bf16"
-    made = case.make(
+    launch = case.make(
         np.random.default_rng(0), scalar_of(dtype), case.shapes[-1], case.builds[build]
     )
     constants = constants_of(case.builds[build])
-    signature = tuple(case.types(dtype, constants, made).items())
+    signature = tuple(case.types(dtype, constants, launch).items())
     request = request_of(
         case.path, case.function, signature, tuple(constants.items()), "sm_90a", num_warps=4
     )

@@ -1,7 +1,7 @@
-"""Products by warpgroups in the machine code of plain tile source: none waits for another.
+"""wgmma in the machine code of plain tile source: none waits for another.
 
-ptxas may decide that it cannot keep accumulators in registers while products run, and then waits
-after each of them, with a warning or without; so the code itself is counted.
+ptxas may serialize wgmma to keep accumulators in registers, with a warning or without. So the tests
+count the instructions themselves.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def matmul(
     return compiled("matmul.py", "matmul_kernel", dtype, constants, warps, stages)
 
 
-def products(made: CompiledKernel) -> list[str]:
+def products(kernel: CompiledKernel) -> list[str]:
     """Return the products and the waits for them, in the order of the code."""
     pattern = r"\b(HGMMA|IGMMA|QGMMA|WARPGROUP\.DEPBAR\.LE gsb0, 0x\d)"
-    return re.findall(pattern, made.asm["sass"])
+    return re.findall(pattern, kernel.asm["sass"])
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,18 @@ def products(made: CompiledKernel) -> list[str]:
 def test_products_of_a_matmul_follow_each_other(
     block: tuple[int, int, int], warps: int, stages: int
 ) -> None:
-    made = matmul(block, warps, stages)
-    assert made.metadata.ptxas_warnings == ()
-    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
+    kernel = matmul(block, warps, stages)
+    assert kernel.metadata.ptxas_warnings == ()
+    assert kernel.metadata.spill_bytes == kernel.metadata.stack_bytes == 0
     count = block[2] // 16 * max(1, block[0] // 64 * 4 // warps)
     wait = "WARPGROUP.DEPBAR.LE gsb0, 0x"
-    assert products(made) == [*["HGMMA"] * count, f"{wait}1", f"{wait}0"]
+    assert products(kernel) == [*["HGMMA"] * count, f"{wait}1", f"{wait}0"]
 
 
 def test_products_of_tf32() -> None:
-    made = matmul((128, 128, 32), 8, 3, "fp32")
-    assert made.metadata.ptxas_warnings == ()
-    assert products(made).count("HGMMA") == 4
+    kernel = matmul((128, 128, 32), 8, 3, "fp32")
+    assert kernel.metadata.ptxas_warnings == ()
+    assert products(kernel).count("HGMMA") == 4
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_attention_waits_for_scores_and_for_sums(
 ) -> None:
     """Two products in each of two loops; probabilities go from registers to the second."""
     sizes = {"HEAD_DIM": head_dim, "BLOCK_M": block_m, "BLOCK_N": block_n, "CAUSAL": False}
-    made = compiled("attention.py", "attention_kernel", "bf16", tuple(sizes.items()), warps, 2)
-    assert made.metadata.ptxas_warnings == ()
-    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
-    found = products(made)
-    assert found.count("HGMMA") == 2 * (head_dim + block_n) // 16
-    assert len(found) - found.count("HGMMA") == 4
+    kernel = compiled("attention.py", "attention_kernel", "bf16", tuple(sizes.items()), warps, 2)
+    assert kernel.metadata.ptxas_warnings == ()
+    assert kernel.metadata.spill_bytes == kernel.metadata.stack_bytes == 0
+    mnemonics = products(kernel)
+    assert mnemonics.count("HGMMA") == 2 * (head_dim + block_n) // 16
+    assert len(mnemonics) - mnemonics.count("HGMMA") == 4

@@ -1,4 +1,4 @@
-"""Rows that clusters of 16 CTAs hold, on a GPU: more CTAs than every GPU runs beside each other.
+"""Rows held by clusters of 16 CTAs, on a GPU: above the portable cluster size.
 
 pytest -m gpu tests/e2e/test_wide_clusters_gpu.py [--built FOLDER]
 """

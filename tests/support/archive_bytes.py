@@ -1,7 +1,7 @@
-"""Archives with some bytes changed, and checksums that fit.
+"""Archives with some bytes changed, and matching checksums.
 
-What is changed lies in the header and the root, which stand in the file as they are, or in the index of
-a kernel, which is taken out of its frame and put back in a new one.
+The header and the root are stored uncompressed and edited in place. The index of a kernel is decompressed
+from its frame, edited, and stored in a new frame.
 """
 
 from __future__ import annotations
@@ -62,26 +62,26 @@ def place(data: bytes, name: str, kernel: int = ROOT) -> tuple[int, int]:
     return start + offset, count
 
 
-def field(data: bytes, name: str, record: int, at: int, kernel: int = ROOT) -> int:
+def field(data: bytes, name: str, record: int, offset: int, kernel: int = ROOT) -> int:
     """Return the offset of a field of a record: in the file, or in the index of a kernel."""
-    return place(data, name, kernel)[0] + RECORDS[name].size * record + at
+    return place(data, name, kernel)[0] + RECORDS[name].size * record + offset
 
 
 def _records(data: bytes, name: str, kernel: int = ROOT) -> list[tuple[Any, ...]]:
-    at, count = place(data, name, kernel)
+    offset, count = place(data, name, kernel)
     table = data if kernel == ROOT else index_of(data, kernel)
     layout = RECORDS[name]
-    return [layout.unpack_from(table, at + layout.size * number) for number in range(count)]
+    return [layout.unpack_from(table, offset + layout.size * number) for number in range(count)]
 
 
 def places_of(data: bytes) -> list[tuple[int, int, int, int]]:
-    """Return where each place of a frame stands: kernel, number of the frame there, place, and that of the place."""
-    found: list[tuple[int, int, int, int]] = []
+    """Return each reference to a frame: kernel, frame number, offset of the frame, offset of the reference."""
+    places: list[tuple[int, int, int, int]] = []
     for kernel, (_, count, offset, stored_bytes, *_) in enumerate(_records(data, "ENTRIES")):
         for frame in range(count):
-            at = offset + stored_bytes + PLACE.size * frame
-            found.append((kernel, frame, PLACE.unpack_from(data, at)[0], at))
-    return found
+            position = offset + stored_bytes + PLACE.size * frame
+            places.append((kernel, frame, PLACE.unpack_from(data, position)[0], position))
+    return places
 
 
 def frame_rows(data: bytes) -> list[tuple[int, int, int, bytes]]:
@@ -113,19 +113,19 @@ def with_contents(data: bytes, contents: Mapping[int, bytes]) -> bytes:
 
 
 def with_frames(data: bytes, frames: Mapping[int, tuple[bytes, int]]) -> bytes:
-    """Return the archive with other frames, given with the size that each is said to decode to.
+    """Return the archive with other frames, each with its declared raw size.
 
-    An index that is not among them gets the records of blobs that are.
+    Indices outside `frames` get the new records of the blobs in it.
     """
     rows = frame_rows(data)
-    stored = [(data[at : at + size], raw_bytes) for at, size, raw_bytes, _ in rows]
+    stored = [(data[start : start + size], raw_bytes) for start, size, raw_bytes, _ in rows]
     numbers = {row[0]: number for number, row in enumerate(rows)}
     for kernel, frame, offset, _ in places_of(data):
         changed = frames.get(numbers[offset])
         if changed is not None and kernel not in frames:
             old = zstandard.decompress(stored[kernel][0], stored[kernel][1])
-            at = field(data, "FRAMES", frame, 0, kernel)
-            stored[kernel] = _compressed(patched(old, at, _frame_record(*changed)))
+            field_offset = field(data, "FRAMES", frame, 0, kernel)
+            stored[kernel] = _compressed(patched(old, field_offset, _frame_record(*changed)))
     for number, changed in frames.items():
         stored[number] = changed
     end = _header(data).end
@@ -150,20 +150,20 @@ def _frame_record(frame: bytes, raw_bytes: int) -> bytes:
     return RECORDS["FRAMES"].pack(len(frame), raw_bytes, hashlib.sha256(frame).digest())
 
 
-def patched(data: bytes, at: int, new: bytes) -> bytes:
-    return data[:at] + new + data[at + len(new) :]
+def patched(data: bytes, offset: int, new: bytes) -> bytes:
+    return data[:offset] + new + data[offset + len(new) :]
 
 
-def with_index(data: bytes, kernel: int, at: int, new: bytes) -> bytes:
+def with_index(data: bytes, kernel: int, offset: int, new: bytes) -> bytes:
     """Return the archive with other bytes in the index of a kernel, every checksum being right."""
-    return with_contents(data, {kernel: patched(index_of(data, kernel), at, new)})
+    return with_contents(data, {kernel: patched(index_of(data, kernel), offset, new)})
 
 
 def with_field(
-    data: bytes, name: str, record: int, at: int, new: bytes, kernel: int = ROOT
+    data: bytes, name: str, record: int, start: int, new: bytes, kernel: int = ROOT
 ) -> bytes:
     """Return the archive with another field of a record, every checksum being right."""
-    offset = field(data, name, record, at, kernel)
+    offset = field(data, name, record, start, kernel)
     if kernel == ROOT:
         return resealed(patched(data, offset, new))
     return with_index(data, kernel, offset, new)
@@ -198,6 +198,6 @@ def with_blob(data: bytes, content: bytes, *, level: int = 3) -> bytes:
 
 
 def with_frame(data: bytes, frame: bytes, raw_bytes: int) -> bytes:
-    """Return such an archive with another frame, which is said to decode to `raw_bytes`."""
+    """Return such an archive with another frame of declared raw size `raw_bytes`."""
     sized = with_field(data, "BLOBS", 0, 8, u32(raw_bytes), 0)
     return with_frames(sized, {1: (frame, raw_bytes)})

@@ -1,4 +1,4 @@
-"""Arrays at an address, by each protocol that a kernel takes them by."""
+"""Arrays at an address, one maker per array protocol of the launcher."""
 
 from __future__ import annotations
 

@@ -7,20 +7,20 @@ import triton.language as tl
 @triton.jit
 def tanh_gelu(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     """One fp32 element at a time, by an approximate instruction."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n, other=0.0)
     inner = 0.7978845608 * (x + 0.044715 * x * x * x)
     tanh = tl.inline_asm_elementwise(
         "tanh.approx.f32 $0, $1;", "=f,f", [inner], dtype=tl.float32, is_pure=True, pack=1
     )
-    tl.store(out_ptr + at, 0.5 * x * (1.0 + tanh), mask=at < n)
+    tl.store(out_ptr + offsets, 0.5 * x * (1.0 + tanh), mask=offsets < n)
 
 
 @triton.jit
 def unpack_int4(x_ptr, low_ptr, high_ptr, n, BLOCK: tl.constexpr):
     """Four bytes at a time to two results of two registers each."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at, mask=at < n, other=0)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n, other=0)
     low, high = tl.inline_asm_elementwise(
         asm="""
         {
@@ -40,17 +40,17 @@ def unpack_int4(x_ptr, low_ptr, high_ptr, n, BLOCK: tl.constexpr):
         is_pure=True,
         pack=4,
     )
-    tl.store(low_ptr + at, low, mask=at < n)
-    tl.store(high_ptr + at, high, mask=at < n)
+    tl.store(low_ptr + offsets, low, mask=offsets < n)
+    tl.store(high_ptr + offsets, high, mask=offsets < n)
 
 
 @triton.jit
 def scale_pairs(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     """Two bf16 elements at a time, in a loop."""
     for start in range(0, n, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + at, mask=at < n, other=0.0)
-        y = tl.load(y_ptr + at, mask=at < n, other=0.0)
+        offsets = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + offsets, mask=offsets < n, other=0.0)
+        y = tl.load(y_ptr + offsets, mask=offsets < n, other=0.0)
         out = tl.inline_asm_elementwise(
             "fma.rn.bf16x2 $0, $1, $2, $1;",
             "=r,r,r",
@@ -59,15 +59,15 @@ def scale_pairs(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
             is_pure=True,
             pack=2,
         )
-        tl.store(out_ptr + at, out, mask=at < n)
+        tl.store(out_ptr + offsets, out, mask=offsets < n)
 
 
 @triton.jit
 def differences(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Four bytes at a time, by assembly that the compiler may not touch."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at, mask=at < n, other=0)
-    y = tl.load(y_ptr + at, mask=at < n, other=0)
+    """Process four bytes at a time by opaque assembly."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n, other=0)
+    y = tl.load(y_ptr + offsets, mask=offsets < n, other=0)
     xor = tl.inline_asm_elementwise(
         "lop3.b32 $0, $1, $2, 0, 0x3c;",
         "=r,r,r",
@@ -76,7 +76,7 @@ def differences(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
         is_pure=False,
         pack=4,
     )
-    tl.store(out_ptr + at, xor, mask=at < n)
+    tl.store(out_ptr + offsets, xor, mask=offsets < n)
 
 
 @triton.jit
@@ -100,17 +100,17 @@ def unpacked_product(a_ptr, b_ptr, out_ptr, BLOCK: tl.constexpr):
 
 @triton.jit
 def needs_hopper(x_ptr, BLOCK: tl.constexpr):
-    """An instruction that came with sm_90."""
-    at = tl.arange(0, BLOCK)
+    """Use an instruction new in sm_90."""
+    offsets = tl.arange(0, BLOCK)
     x = tl.inline_asm_elementwise(
         "{ .reg .pred p; elect.sync _|p, $1; selp.b32 $0, 1, 0, p; }",
         "=r,r",
-        [tl.load(x_ptr + at)],
+        [tl.load(x_ptr + offsets)],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
     )
-    tl.store(x_ptr + at, x)
+    tl.store(x_ptr + offsets, x)
 
 
 @triton.jit
@@ -119,9 +119,9 @@ def timed(x_ptr, out_ptr, time_ptr, n, BLOCK: tl.constexpr):
     start = tl.inline_asm_elementwise(
         "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
     )
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at, mask=at < n)
-    tl.store(out_ptr + at, x * 2, mask=at < n)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, x * 2, mask=offsets < n)
     end = tl.inline_asm_elementwise(
         "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
     )

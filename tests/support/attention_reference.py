@@ -1,4 +1,4 @@
-"""What attention must compute, in float64, whatever decides which key a query sees."""
+"""Attention in float64, for any mask of keys."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ def attend(
 ) -> Approximate:
     """Return softmax(q @ k.T * scale) @ v of (heads, n, d) tensors, of `seen` (queries, keys) alone.
 
-    A soft cap makes c * tanh(x / c) of scores, a sink of each head is one more score, of a value
-    that is zero. A query that sees nothing gets zeros. An error of a score is a relative one of its
-    exponential, of which the weights, of type `scalar` or `weight_scalar`, have half a place in the
-    last more.
+    A soft cap maps scores x to c * tanh(x / c). A sink adds one score per head, with value zero.
+    A query without keys gets zeros. An absolute error of a score is a relative error of its
+    exponential. Rounding the weights to `scalar` or `weight_scalar` adds half an ulp.
     """
     product = dot(q, k.swapaxes(1, 2), scalar) * scale
     scores, score_error = product.value, product.error
@@ -45,7 +44,7 @@ def attend(
     weights = power / np.where(total > 0, total, 1.0)
     magnitude = np.where(np.isfinite(scores), np.abs(scores), 0.0) + np.abs(largest) * (total > 0)
     relative = 2 * score_error + EPS * (64 + 4 * magnitude + np.sqrt(k.shape[1]))
-    # The denominator sums what is not rounded yet.
+    # The denominator sums the weights before rounding.
     worst = np.sum(weights * relative, axis=2, keepdims=True)
     rounding = 2.0 ** -((weight_scalar or scalar).mantissa_bits + 1)
     error = (weights * (relative + worst + rounding)) @ np.abs(wide(v))

@@ -1,7 +1,7 @@
-"""Archives that tests build of kernels of their own, or find built.
+"""Archives of tests' own kernels, built or taken from a folder.
 
-A machine with a GPU need not have the compiler: with --built FOLDER, what one machine has built
-there the other runs.
+A machine with a GPU need not have the compiler: with --built FOLDER, it runs archives built on another
+machine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-# Of an archive's name and what writes it into a folder; the archive's path.
+# Takes an archive's name and a function to write it into a folder; returns the archive's path.
 Built = Callable[[str, Callable[[Path], None]], Path]
 
 

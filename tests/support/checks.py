@@ -15,12 +15,12 @@ _CHECK = re.compile(r"^\s*// CHECK")
 
 
 def without_checks(text: str) -> str:
-    """Return `text` without its CHECK lines: what a parser of IR is given."""
+    """Return `text` without its CHECK lines, for the IR parser."""
     return "\n".join(line for line in text.splitlines() if not _CHECK.match(line)) + "\n"
 
 
 def check(expected: str, actual: str) -> None:
-    """Assert that `actual` matches the CHECK lines of `expected`."""
+    """Match `actual` against the CHECK lines of `expected`."""
     options = Options("<checks>")
     matcher = Matcher(
         options,

@@ -1,4 +1,4 @@
-"""What kernels begin with that part a tile by columns: imports, and a function for it."""
+"""Header of kernels with a tile split by columns: imports, and a helper to split."""
 
 from tests.support.descriptors import PRELUDE
 

@@ -45,9 +45,9 @@ def use_mode(folder: Path, mode: str) -> None:
 
 
 def start(folder: Path, *args: str, **options: Any) -> subprocess.Popen[Any]:
-    """Start a command in `folder`, with the fake compiler; `options` are those of `Popen`."""
+    """Start a command in `folder`, with the fake compiler; `options` go to `Popen`."""
     runner = folder / "runner.py"
-    if not runner.exists():  # another one that starts now may be reading it
+    if not runner.exists():  # another process may be reading it as it starts
         runner.write_text(RUNNER)
     env = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
     command = [sys.executable, "runner.py", *args]

@@ -1,4 +1,4 @@
-"""A manifest whose launches are covered in part, and its file."""
+"""A manifest with partly covered launches, and its file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Caches in pages with the sequences of a batch in them, and what decoding must compute.
+"""Paged caches for a batch of sequences, and references for decoding.
 
-Pages are handed out in random order, and each sequence has some that it does not fill: what lies
-behind its end is finite and large, so a token too many shows.
+Pages are assigned in random order, and the last page of each sequence is partly filled. The rest
+of it is finite and large, so that one token too many shows.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ def translated(
         name: argument_type.parse(text, tuple(types)).concrete(types, constants)
         for name, text in signature.items()
     }
-    taken = {name: value for name, value in constants.items() if name != "ROWS"}
-    kernel = translate(str(KERNELS / file), function, concrete, taken, target="sm_90a").kernel
+    kernel_constants = {name: value for name, value in constants.items() if name != "ROWS"}
+    kernel = translate(
+        str(KERNELS / file), function, concrete, kernel_constants, target="sm_90a"
+    ).kernel
     verify(kernel)
     return kernel
 
@@ -55,7 +57,7 @@ def interpret(kernel: Kernel, grid: tuple[int, ...], values: Mapping[str, Any]) 
 
 @dataclass
 class PagedCache:
-    """Keys and values of a batch, (pages, kv heads, page, features), and who has which page."""
+    """Keys and values of a batch, (pages, kv heads, page, features), and the page table."""
 
     keys: Array
     values: Array
@@ -77,16 +79,16 @@ def paged_cache(
     features: tuple[int, int],
     scalar: ScalarType = BF16,
 ) -> PagedCache:
-    """Return a cache of random data in which sequences have these lengths."""
+    """Return a cache of random data for sequences of these lengths."""
     max_pages = max(1, *(cdiv(length, page) for length in lengths))
     n_pages = len(lengths) * max_pages + 2
     table = rng.permutation(n_pages)[: len(lengths) * max_pages].reshape(len(lengths), max_pages)
     keys, values = (normal(rng, (n_pages, n_kv_heads, page, of), scalar) for of in features)
     for sequence, length in enumerate(lengths):
         for i, number in enumerate(table[sequence]):
-            behind = max(0, min(page, length - i * page))
+            n_tokens = max(0, min(page, length - i * page))
             for tokens in (keys, values):
-                tokens[number, :, behind:] = np.float32(BEHIND)
+                tokens[number, :, n_tokens:] = np.float32(BEHIND)
     return PagedCache(keys, values, table.astype(np.int32), np.array(lengths, np.int32))
 
 
@@ -98,19 +100,24 @@ def decoded(
     k_scale: Array | None = None,
     v_scale: Array | None = None,
 ) -> Expected:
-    """Return what (batch, heads, features) queries must get, rounded to bf16."""
+    """Return the reference output for (batch, heads, features) queries, rounded to bf16."""
     values, errors = [], []
-    ones = np.ones(cache.keys.shape[1])
-    k_scale, v_scale = (ones if each is None else wide(each) for each in (k_scale, v_scale))
+    unit_scales = np.ones(cache.keys.shape[1])
+    k_scale, v_scale = (
+        unit_scales if scale_of_heads is None else wide(scale_of_heads)
+        for scale_of_heads in (k_scale, v_scale)
+    )
     for sequence in range(len(q)):
         group = q.shape[1] // cache.keys.shape[1]
         keys = wide(cache.of_sequence(cache.keys, sequence)) * k_scale[:, None, None]
-        held = wide(cache.of_sequence(cache.values, sequence)) * v_scale[:, None, None]
-        keys, held = (np.repeat(each, group, axis=0) for each in (keys, held))
+        cached_values = wide(cache.of_sequence(cache.values, sequence)) * v_scale[:, None, None]
+        keys, cached_values = (
+            np.repeat(scale_of_heads, group, axis=0) for scale_of_heads in (keys, cached_values)
+        )
         seen = np.ones((1, keys.shape[1]), np.bool_)
-        made = attend(q[sequence][:, None], keys, held, seen, scale, BF16)
-        values.append(made.value[:, 0])
-        errors.append(made.error[:, 0])
+        output = attend(q[sequence][:, None], keys, cached_values, seen, scale, BF16)
+        values.append(output.value[:, 0])
+        errors.append(output.error[:, 0])
     value, error = np.stack(values), np.stack(errors)
     from tests.support.references import within
 

@@ -1,4 +1,4 @@
-"""A manifest whose kernel takes tensor descriptors, compiled and put together as a build does."""
+"""A manifest of a kernel with tensor descriptors, compiled and assembled as a build does."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def built(folder: Path) -> Kernel:
     manifest = load(str(folder / "kernels.toml"))
     expansion = expand(manifest.kernels[0], manifest.targets, lambda *_: [])
     compiled = [
-        (spec, CachedKernel(made.cubin, made.metadata))
+        (spec, CachedKernel(kernel.cubin, kernel.metadata))
         for spec in expansion.variants
-        for made in (compile_kernel(spec.request),)
+        for kernel in (compile_kernel(spec.request),)
     ]
     return assemble(expansion, compiled).kernel

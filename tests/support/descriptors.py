@@ -1,4 +1,4 @@
-"""Run kernels that take tensor descriptors in the emulator, on NumPy arrays."""
+"""Run kernels with tensor descriptors in the emulator, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DTYPES: dict[str, type] = {
 
 
 def tensor(shape: Sequence[int], dtype: str, seed: int = 0, padding: int = 0) -> np.ndarray:
-    """Return random data whose rows a tensor copy can address, `padding` 16-byte units apart."""
+    """Return random data with rows aligned for tensor copies, `padding` 16-byte units apart."""
     kind = np.dtype(DTYPES[dtype])
     unit = 16 // kind.itemsize
     row = -(-shape[-1] // unit) * unit + padding * unit
@@ -79,15 +79,15 @@ def compiled(
 def lowered(
     folder: Path, source: str, signature: Mapping[str, str], num_warps: int, **options: Any
 ) -> tuple[str, str]:
-    """Return gpu IR and remarks of the kernel `k`, of which a cubin is made, too."""
+    """Return gpu IR and remarks of the kernel `k`, compiled down to a cubin."""
     path = folder / "kernel.py"
     path.write_text(PRELUDE + source, encoding="utf-8")
     request = request_of(
         *(str(path), "k", tuple(signature.items()), (), "sm_90a"), num_warps=num_warps, **options
     )
-    made = compile_kernel(request, keep_asm=True)
-    assert not made.metadata.ptxas_warnings
-    return made.asm["gpu"], "\n".join(made.metadata.remarks)
+    kernel = compile_kernel(request, keep_asm=True)
+    assert not kernel.metadata.ptxas_warnings
+    return kernel.asm["gpu"], "\n".join(kernel.metadata.remarks)
 
 
 def is_persistent(kernel: PtxKernel) -> bool:
@@ -104,10 +104,10 @@ def launch(
     count_conflicts: bool = False,
     num_ctas: int | None = None,
 ) -> Statistics:
-    """Run a compiled kernel; the arrays of `values` are changed in place.
+    """Run a compiled kernel; it writes the arrays of `values` in place.
 
-    `grid` is of programs; CTAs that loop over them are `num_ctas`, by default as `aotc verify`
-    has it.
+    `grid` counts programs. `num_ctas` is the number of persistent CTAs, by default the one of
+    `aotc verify`.
     """
     values = {**values, **dict(zip(GRID_SOURCES, (*grid, 1, 1), strict=False))}
     values[SCRATCH_SOURCE] = np.full(kernel.scratch_bytes * prod(grid), 0xA5, np.uint8)

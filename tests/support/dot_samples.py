@@ -1,4 +1,4 @@
-"""Valid uses of the ops that multiply tiles, for `every_op`."""
+"""Valid uses of the matrix multiplication ops, for `every_op`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DOT_SHAPES = ((2, 16, 32), (2, 32, 8), (2, 16, 8))
 
 
 def sample_dot(s: Sampler) -> None:
-    """Multiply constants, so that the operands have layouts only where the arguments have."""
+    """Multiply constants, so that operands have layouts only if the arguments do."""
     a, b, acc = (s.add(arith.Constant(0.5, TileType(FP32, shape))).out for shape in _DOT_SHAPES)
     s.add(tile.Dot(a, b, acc))
     s.add(tile.Dot(a, b, acc, "tf32x3", max_num_imprecise_acc=32))
@@ -27,7 +27,7 @@ def sample_dot(s: Sampler) -> None:
 
 
 def sample_gpu_dot(s: Sampler) -> None:
-    """Multiply constants by tensor cores, and by threads that each hold all there is."""
+    """Multiply constants on tensor cores, and on threads with replicated operands."""
     shapes, warps = ((16, 16), (16, 8), (16, 8)), (1, 4)
     fragments = [dot_operand(operand, shapes[operand], warps, 16) for operand in (0, 1)]
     fragments.append(mma_v2(shapes[2], warps))
@@ -42,13 +42,13 @@ def sample_gpu_dot(s: Sampler) -> None:
 
 
 def sample_products(s: Sampler) -> list[Value]:
-    """Multiply in shared memory, then what is in registers, to the same sum."""
+    """Multiply shared-memory, then register operands into the same accumulator."""
     shapes, groups = ((64, 16), (16, 32), (64, 32)), (1, 1)
     a, b = (
         s.add(gpu.SharedAlloc(FP16, shape, nvmma_shared(shape, 16, 32), 1024)).out
         for shape in shapes[:2]
     )
-    held, summed = (
+    fragment, summed = (
         s.add(arith.Constant(0.5, TileType(element, shape, layout))).out
         for element, shape, layout in (
             (FP16, shapes[0], wgmma_operand_a(shapes[0], groups, 16)),
@@ -57,4 +57,4 @@ def sample_products(s: Sampler) -> list[Value]:
     )
     first = s.add(wgmma.Wgmma(a, b, summed, s.flag, "ieee")).out
     part = s.add(wgmma.Wgmma(a, b, summed, num_columns=24)).out
-    return [first, part, s.add(wgmma.Wgmma(held, b, first, start_k=0, size_k=16)).out]
+    return [first, part, s.add(wgmma.Wgmma(fragment, b, first, start_k=0, size_k=16)).out]

@@ -1,7 +1,6 @@
-"""Schedule a kernel and compare what it computes after every pass, in the interpreter.
+"""Schedule a kernel and compare its results after every pass, in the interpreter.
 
-Races are looked for wherever barriers are there: not between the pass that first uses shared memory and the
-one that inserts its barriers.
+Races are checked except between the first pass to use shared memory and the insertion of barriers.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ def check_each_pass(
             has_barriers = name == BARRIERS_COME_WITH
         if passes is not None and name not in passes:
             return
-        for number, (want, got) in enumerate(
+        for number, (want, actual_array) in enumerate(
             zip(expected, outputs(current, has_barriers), strict=True)
         ):
-            wrong = np.flatnonzero(_bytes(want) != _bytes(got))[:5]
+            wrong = np.flatnonzero(_bytes(want) != _bytes(actual_array))[:5]
             if wrong.size:
                 pytest.fail(
                     f"after {name}: array {number} differs at bytes {wrong}\n{print_kernel(current)}"

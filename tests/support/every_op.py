@@ -1,9 +1,8 @@
-"""One valid use of every op class, so that generic code can be tested against all of them.
+"""One valid use of every op class, to test generic code against all of them.
 
 A sample builds ops from a fixed set of arguments, covering optional operands and attributes away
-from their defaults. A test asserts that `SAMPLES` names every registered opcode, so an op cannot
-be added without one; what it then gets for free is the round trip through text, cloning and
-verifying.
+from their defaults. A test asserts that `SAMPLES` names every registered opcode, so each new op
+needs a sample. Printing, parsing, cloning and verifying are then tested for free.
 """
 
 from __future__ import annotations
@@ -163,12 +162,12 @@ def _slots(s: Sampler) -> Value:
 
 
 def _whole(s: Sampler) -> Value:
-    """Return a block of the descriptor, without a layout whatever tiles have."""
+    """Return a block of the descriptor, always without a layout."""
     return s.add(arith.Constant(0.5, TileType(FP32, (EXTENT,)))).out
 
 
 def _row_tensor(s: Sampler) -> Value:
-    """Return a descriptor whose tiles are rows of a tensor."""
+    """Return a descriptor for gathering rows of a tensor."""
     stride = s.add(arith.Cast(s.i, I64)).out
     return s.add(descriptor.DescriptorOf(s.pointer, [s.i, s.i, stride], (1, 64))).out
 
@@ -216,9 +215,9 @@ def _specialize(s: Sampler) -> None:
     s.add(mbarrier.MbarrierInit(barrier, 4))
     consumers, producer = Block(), Block()
     Builder(consumers)(mbarrier.MbarrierArrive(barrier, 4))
-    beside = Block()
-    Builder(beside)(scf.Yield([]))
-    Builder(producer)(roles.Beside(beside))
+    other_roles = Block()
+    Builder(other_roles)(scf.Yield([]))
+    Builder(producer)(roles.Beside(other_roles))
     Builder(producer)(mbarrier.MbarrierWait(barrier, s.i))
     for role in (consumers, producer):
         Builder(role)(scf.Yield([]))
@@ -581,7 +580,7 @@ def sample_kernel(opcode: str, *, layout: LinearLayout | None = None) -> Kernel:
 
 
 def kernel_of(samples: Sequence[Sample], layout: LinearLayout | None = None) -> Kernel:
-    """Return a kernel that runs `samples` one after the other."""
+    """Return a kernel of `samples` in sequence."""
     types = argument_types(layout)
     body = Block(list(types.values()))
     builder = Builder(body)

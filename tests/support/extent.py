@@ -1,12 +1,12 @@
-"""How much of the tests is run: a part by default, everything in the gate, more before a release.
+"""Selection of tests: a part by default, everything in the gate, more before a release.
 
-`pytest` alone runs each test function on two of its cases, the first and the last, Hypothesis on
-fewer examples, of files that emulate PTX four functions, and leaves out those marked `slow`, so that
-every module has its say in minutes.
-`--everything` runs all cases; `--exhaustive` adds those marked `exhaustive`, for hours. Whoever
-names files, folders or tests has all their cases run.
+`pytest` alone covers every module in minutes. It runs the first and the last case of each test
+function, Hypothesis on fewer examples, and four functions of each file of emulated PTX. It leaves
+out tests marked `slow`.
+`--everything` runs all cases; `--exhaustive` adds tests marked `exhaustive`, for hours. Files,
+folders or tests given by name run with all their cases.
 
-Invariant: which cases are run depends on their names and their order in the file alone.
+Invariant: the selection depends on the names and the order of cases in the file alone.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ CASES_OF_A_FUNCTION = 2
 CASES_EMULATED = 1  # of a function; each takes seconds
 FUNCTIONS_EMULATED = 4  # of a file
 KERNELS = 8  # of an end-to-end test
-EXAMPLES = 20  # of a Hypothesis test that does not say how many; else as many as Hypothesis likes
+EXAMPLES = 20  # of a Hypothesis test without a count of its own; else Hypothesis' default
 _T = TypeVar("_T")
 _EMULATED_FILE = re.compile(r"_(emulated|verified)$|^test_(descriptor|function)_kernels$")
 
 
 def mark_emulated(items: Sequence[pytest.Item]) -> None:
-    """Mark tests of files that say by their name that they emulate PTX."""
+    """Mark tests of files named for emulating PTX."""
     for item in items:
         if _EMULATED_FILE.search(item.path.stem):
             item.add_marker(pytest.mark.emulated)
 
 
 def is_few(config: pytest.Config) -> bool:
-    """Whether nothing is named, and no option asks for more than a few cases of each test."""
+    """Return whether to run a few cases per test: no test named, no option for more."""
     named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
     return not (named or config.getoption("--everything") or config.getoption("--exhaustive"))
 
 
 def is_run(config: pytest.Config, items: Sequence[pytest.Item]) -> Callable[[pytest.Item], bool]:
-    """Return which of the collected tests are run under the options given."""
+    """Select the collected tests to run under the options."""
     if config.getoption("--exhaustive"):
         return lambda _: True
     if not is_few(config):
@@ -53,7 +53,7 @@ def is_run(config: pytest.Config, items: Sequence[pytest.Item]) -> Callable[[pyt
 
 
 def choose(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return a few cases of each function, and of those in `e2e` one for each of some kernels."""
+    """Return a few cases of each function; in `e2e`, one case for each of some kernels."""
     groups: dict[Hashable, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("exhaustive") is None and not item.get_closest_marker("slow"):
@@ -97,14 +97,14 @@ def _limit(item: pytest.Item) -> int:
 
 
 def _is_of_kernels(item: pytest.Item) -> bool:
-    """Whether a test's cases are named for a kernel, and then for its variants."""
+    """Return whether a test's cases are named for a kernel, and then for its variants."""
     end_to_end = Path(item.path).parent.name == "e2e"
     return end_to_end and item.get_closest_marker("emulated") is None
 
 
 def examples(count: int) -> int:
-    """Return how many examples a Hypothesis test tries that needs `count` where everything is run."""
-    return max(1, count * settings.default.max_examples // 100)  # 100 is what Hypothesis likes
+    """Return the number of Hypothesis examples, given the `count` of a full run."""
+    return max(1, count * settings.default.max_examples // 100)  # 100 is Hypothesis' default
 
 
 def spread(cases: Sequence[_T], limit: int) -> list[_T]:

@@ -1,8 +1,8 @@
-"""A compiler that makes empty kernels, fails on demand, and is as quick as ptxas.
+"""A compiler of empty kernels: fails on demand, and is as quick as ptxas.
 
-What a kernel does is said by its constexpr `MODE`: "ok", or one of the ways to fail below. The
-cubins are real, since an archive checks what it is given. In a module of its own because worker
-processes import the compiler by name.
+A kernel's constexpr `MODE` selects "ok" or one of the failures below. The cubins are real, since
+an archive checks its input. In a module of its own because worker processes import the compiler by
+name.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _SIZES = {"i8": 1, "i32": 4, "i64": 8, "fp32": 4, "fp64": 8}
 
 def find_ptxas() -> Path:
     """Return the assembler of the installed wheel."""
-    found = [path for entry in sys.path for path in Path(entry).glob("nvidia/*/bin/ptxas")]
-    return found[0]
+    paths = [path for entry in sys.path for path in Path(entry).glob("nvidia/*/bin/ptxas")]
+    return paths[0]
 
 
 @functools.cache
 def make_cubin(target: str, symbol: str, num_args: int) -> bytes:
-    """Return the cubin of a kernel that returns at once."""
+    """Return the cubin of an empty kernel."""
     args = ", ".join(f".param .u64 p{index}" for index in range(num_args))
     text = f".version 8.8\n.target {target}\n.address_size 64\n"
     text += f".visible .entry {symbol}({args}) {{ ret; }}\n"

@@ -1,7 +1,7 @@
-"""The fake CUDA driver from Python: build it, script it, see what was launched.
+"""The fake CUDA driver from Python: build it, script it, read its launches.
 
-The driver is C (`runtime_c/tests/fake_cuda`), and so is all that it checks. A violation, a call that a
-correct program never makes, fails the test that made it.
+The driver and its checks are C (`runtime_c/tests/fake_cuda`). A violation is a call no correct program
+makes; it fails the test.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ AMPERE = (8, 0, 166912)
 
 
 class FakeGpu:
-    """The fake driver in this process. `path` is what `aotc.load` takes as `driver`."""
+    """The fake driver in this process. `path` is the `driver` argument of `aotc.load`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -119,23 +119,23 @@ class FakeGpu:
 
     @property
     def violation(self) -> str | None:
-        """The first thing that a correct program never does, if it was done."""
+        """The first violation, if any."""
         text = self._driver.fake_cuda_violation()
         return None if text is None else text.decode()
 
     @property
     def launches(self) -> int:
-        """How many launches there were."""
+        """Return the number of launches."""
         return self._driver.fake_cuda_launches()
 
     @property
     def live_libraries(self) -> int:
-        """How many cubins are loaded."""
+        """Return the number of loaded cubins."""
         return self._driver.fake_cuda_live_libraries()
 
     @property
     def retained_contexts(self) -> int:
-        """How many references to primary contexts are held."""
+        """Return the number of references held to primary contexts."""
         return self._driver.fake_cuda_retained_contexts()
 
     def last(self) -> Launch:
@@ -193,7 +193,7 @@ def _compiled_driver() -> bytes:
 
 
 def golden() -> ModuleType:
-    """Import `runtime_c/tests/golden.py`, which writes the archives of the C tests."""
+    """Import `runtime_c/tests/golden.py`, the writer of the C tests' archives."""
     if "golden" not in sys.modules:
         spec = importlib.util.spec_from_file_location("golden", TESTS / "golden.py")
         assert spec is not None

@@ -1,4 +1,4 @@
-"""A Python environment with the loader and what that requires, and a wheel: no compiler, no LLVM."""
+"""A Python environment with the loader, its requirements and a wheel: no compiler, no LLVM."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ def make(folder: Path, wheel: Path) -> Path:
     )
     python = folder / "bin" / "python"
     (site,) = folder.glob("lib/python3*/site-packages")
-    # What the distribution aotc-runtime holds, and what it requires.
+    # The contents and the requirements of the distribution aotc-runtime.
     runtime = site / "aotc"
     skipped = shutil.ignore_patterns("__pycache__", "*.c", "*.h")
     shutil.copytree(ROOT / "aotc" / "runtime", runtime / "runtime", ignore=skipped)
     shutil.copy(ROOT / "aotc" / "__init__.py", runtime)
     shutil.copy(ROOT / "aotc" / "py.typed", runtime)
-    found = importlib.util.find_spec("zstandard")
-    if found is None or found.origin is None:
+    module_spec = importlib.util.find_spec("zstandard")
+    if module_spec is None or module_spec.origin is None:
         raise ModuleNotFoundError("zstandard")
-    shutil.copytree(Path(found.origin).parent, site / "zstandard")
+    shutil.copytree(Path(module_spec.origin).parent, site / "zstandard")
     install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--no-deps", "-q"]
     subprocess.run([*install, "--no-index", str(wheel)], check=True, timeout=120)
     return python
 
 
 def run(python: Path, program: str, *arguments: str) -> str:
-    """Run a program in the environment, and return what it printed; fail with its errors."""
-    done = subprocess.run(
+    """Run a program in the environment, and return its output; fail with its errors."""
+    process = subprocess.run(
         [str(python), "-I", "-c", program, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    if done.returncode != 0:
-        raise AssertionError(done.stdout + done.stderr)
-    return done.stdout
+    if process.returncode != 0:
+        raise AssertionError(process.stdout + process.stderr)
+    return process.stdout

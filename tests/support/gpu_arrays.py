@@ -1,4 +1,4 @@
-"""Arrays that are said to lie on a GPU, one class for each protocol that the loader knows.
+"""Arrays claimed to lie on a GPU, one class per protocol of the loader.
 
 None has memory behind it: the fake driver never follows an address. DLPack's structs are made with
 ctypes, so these tests need neither torch nor CuPy.
@@ -91,7 +91,7 @@ _Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Content(NamedTuple):
-    """What a DLTensor says."""
+    """The fields of a DLTensor."""
 
     address: int
     dtype: str = "fp32"
@@ -103,7 +103,7 @@ class Content(NamedTuple):
 
 
 def fill(tensor: DLTensor, content: Content) -> list[object]:
-    """Write a content into a struct; what is returned must live as long."""
+    """Write a content into a struct; the returned object must outlive the struct."""
     rank = len(content.shape)
     shape = (ctypes.c_int64 * rank)(*content.shape)
     strides = (ctypes.c_int64 * rank)(*(content.strides or content.shape))
@@ -120,9 +120,9 @@ def fill(tensor: DLTensor, content: Content) -> list[object]:
 
 
 class DLPackArray:
-    """An array with `__dlpack__`. It counts the capsules that are alive.
+    """An array with `__dlpack__`. It counts its live capsules.
 
-    `flags` are those of a versioned capsule, None for a producer from before DLPack 1.0.
+    `flags` go into a versioned capsule; None stands for a producer from before DLPack 1.0.
     """
 
     def __init__(self, content: Content, *, flags: int | None = 0, major: int = 1) -> None:
@@ -207,7 +207,7 @@ _TABLE = _Exchange(
     tensor_from_object=ctypes.cast(_from_object, ctypes.c_void_p),
     current_stream=ctypes.cast(_current_stream, ctypes.c_void_p),
 )
-# As a framework that is ahead of us: its own table first, the one of our major version behind it.
+# As in a newer framework: its own table first, the one of our major version behind it.
 _NEXT_MAJOR.previous = ctypes.addressof(_TABLE)
 _EXCHANGE_NAME = b"dlpack_exchange_api"
 ExchangeArray.__dlpack_c_exchange_api__ = _capsule_new(  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A kernel of products of several groups, whose tensor maps are in memory."""
+"""A grouped GEMM kernel with tensor maps in memory."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from aotc.ir.core import Kernel
 
 
 class HazardError(AssertionError):
-    """Report a kernel that would be compiled in a second way, though that is right."""
+    """Report a kernel rescued by the second schedule, though its result is right."""
 
 
 @contextmanager

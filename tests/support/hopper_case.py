@@ -1,4 +1,4 @@
-"""What a case of the matrix kernels for Hopper is, and what their makers share."""
+"""Cases of the matrix kernels for Hopper, and helpers to make them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Make = Callable[[np.random.Generator, ScalarType, Shape, Constants], Launch]
 
 @dataclass(frozen=True)
 class HopperCase:
-    """One kernel with what is fused into it: how to launch it, at which shapes, in which builds.
+    """One kernel with its fused epilogue: launches, shapes and builds.
 
-    The last shape is the one for runs that take long. `extra` are arguments that only some builds
-    have, in the order of the kernel's parameters.
+    The last shape is for long runs. `extra` are arguments of some builds only, in the order of the
+    kernel's parameters.
     """
 
     name: str
@@ -54,14 +54,14 @@ class HopperCase:
 
     @property
     def may_specialize(self) -> bool:
-        """Whether the kernel can be told to give warps roles of their own."""
+        """Return whether the kernel has an option for warp specialization."""
         return any(word in self.source for word in ("persistent", "descriptor", "split_tail"))
 
     def types(self, dtype: str, build: Constants, launch: Launch) -> dict[str, str]:
-        """Return the signature of a build that a launch fits."""
-        known = {"T": dtype}
+        """Return the signature of a build for a launch."""
+        dtypes = {"T": dtype}
         return {
-            name: argument_type.parse(text, ("T",)).concrete(known, build)
+            name: argument_type.parse(text, ("T",)).concrete(dtypes, build)
             for name, text in (*self.signature.items(), *self.extra.items())
             if name in launch.args
         }
@@ -72,7 +72,7 @@ class HopperCase:
 
 
 def matrix(content: Array) -> Tensor:
-    """Return a tensor whose rows begin at multiples of 16 bytes, with slack between them."""
+    """Return a tensor with rows at multiples of 16 bytes, and slack between them."""
     unit = 16 // content.itemsize
     row = int(np.prod(content.shape[1:]))
     return tensor(content, stride_elems=-(-row // unit) * unit + (unit if content.ndim == 2 else 0))
@@ -95,15 +95,15 @@ def sizes_of(shape: Shape) -> dict[str, int]:
 
 
 def shared_tiles(parts: Shape, tiles: int) -> tuple[dict[str, Tensor], dict[str, Expected]]:
-    """Return what programs that share tiles need; the counters are zeros again afterwards."""
+    """Return workspace and counters for split-K; the kernel resets the counters to zero."""
     counters = np.zeros(tiles, np.int32)
     args = {"workspace_ptr": tensor(poison(parts, dtype_of(FP32))), "counter_ptr": tensor(counters)}
-    anything = Expected(np.zeros(parts), np.full(parts, np.inf))
-    return args, {"workspace_ptr": anything, "counter_ptr": references.exact(counters)}
+    unchecked = Expected(np.zeros(parts), np.full(parts, np.inf))
+    return args, {"workspace_ptr": unchecked, "counter_ptr": references.exact(counters)}
 
 
 def split_tiles(build: Constants, tiles: int) -> tuple[dict[str, Tensor], dict[str, Expected]]:
-    """Return what programs that share a tile need, if any do."""
+    """Return workspace and counters if programs share a tile."""
     splits = build["SPLIT_K"]
     parts = (tiles * splits * build["BLOCK_N"], build["BLOCK_M"])
     return ({}, {}) if splits == 1 else shared_tiles(parts, tiles)
@@ -113,15 +113,15 @@ def cdiv(value: int, by: int) -> int:
     return -(-value // by)
 
 
-def tile_grid(known: Mapping[str, Any]) -> tuple[int, ...]:
-    width = known.get("COLUMNS", known["BLOCK_N"])
-    tiles = cdiv(known["M"], known["BLOCK_M"]) * cdiv(known["N"], width)
-    return (min(known["NUM_SMS"], known.get("batches", 1) * tiles),)
+def tile_grid(values: Mapping[str, Any]) -> tuple[int, ...]:
+    width = values.get("COLUMNS", values["BLOCK_N"])
+    tiles = cdiv(values["M"], values["BLOCK_M"]) * cdiv(values["N"], width)
+    return (min(values["NUM_SMS"], values.get("batches", 1) * tiles),)
 
 
-def part_grid(known: Mapping[str, Any]) -> tuple[int, ...]:
-    tiles = (cdiv(known[name], known[f"BLOCK_{name}"]) for name in "MN")
-    return (*tiles, known["SPLIT_K"])
+def part_grid(values: Mapping[str, Any]) -> tuple[int, ...]:
+    tiles = (cdiv(values[name], values[f"BLOCK_{name}"]) for name in "MN")
+    return (*tiles, values["SPLIT_K"])
 
 
 SIZES = dict.fromkeys(("M", "N", "K"), "i32")

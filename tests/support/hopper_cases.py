@@ -1,7 +1,7 @@
 """Products through tensor descriptors and of few rows: inputs, odd shapes and the right answers.
 
-As in `matrix_cases`, a case makes launches and knows nothing of how they are run. Signatures are
-written as a manifest has them, so that blocks of descriptors follow the constants of a build.
+As in `matrix_cases`, a case makes launches and is independent of how they run. Signatures are
+written as in a manifest, so that blocks of descriptors follow the constants of a build.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SCALES = {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
 def _scales(
     rng: np.random.Generator, kind: str, rows: int, columns: int
 ) -> tuple[dict[str, Tensor], Array]:
-    """Return the arguments, and what a product is to be multiplied by."""
+    """Return the arguments, and the scale of the product."""
     if kind == "none":
         return {}, np.ones((1, 1))
     rows, columns = (1, 1) if kind == "tensor" else (rows, columns)
@@ -88,9 +88,9 @@ def _swiglu(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: C
     m, n, _ = shape
     a, b = operands(rng, scalar, shape, 2 * n)
     scales, factor = _scales(rng, build.get("SCALES", "none"), m, 2 * n)
-    both = references.dot(a, b.T, scalar) * np.broadcast_to(factor, (m, 2 * n))
-    up = Approximate(both.value[:, n:], both.error[:, n:])
-    gate = references.activate(Approximate(both.value[:, :n], both.error[:, :n]), "silu")
+    product = references.dot(a, b.T, scalar) * np.broadcast_to(factor, (m, 2 * n))
+    up = Approximate(product.value[:, n:], product.error[:, n:])
+    gate = references.activate(Approximate(product.value[:, :n], product.error[:, :n]), "silu")
     value = gate.value * up.value
     error = gate.error * (np.abs(up.value) + up.error) + np.abs(gate.value) * up.error
     args = {"a": matrix(a), "b": matrix(b), "c": output((m, n)), **sizes_of(shape), **scales}
@@ -143,12 +143,12 @@ def _small(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Co
     strides = {"w": "stride_wn", "x": "stride_xm"}
     args: dict[str, Any] = stored
     if "EVEN" in build:
-        args = {f"{name}_ptr": each for name, each in stored.items()}
+        args = {f"{name}_ptr": array for name, array in stored.items()}
     args = {**args, "out_ptr": out, **sizes_of(shape)}
     if "EVEN" in build:
         args |= {
-            strides[name]: each.view.strides[0] // each.view.itemsize
-            for name, each in stored.items()
+            strides[name]: array.view.strides[0] // array.view.itemsize
+            for name, array in stored.items()
         }
     args["stride_om"] = out.view.strides[0] // out.view.itemsize
     shared, expected = split_tiles(build, cdiv(m, build["BLOCK_M"]) * cdiv(n, build["BLOCK_N"]))
@@ -173,8 +173,8 @@ def _matvec(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: C
 # ---- the table --------------------------------------------------------------------------------
 
 
-def _rows(known: Mapping[str, Any]) -> tuple[int, ...]:
-    return (cdiv(known["N"], known["BLOCK_N"]),)
+def _rows(values: Mapping[str, Any]) -> tuple[int, ...]:
+    return (cdiv(values["N"], values["BLOCK_N"]),)
 
 
 _LINEAR = {
@@ -208,8 +208,8 @@ CASES: dict[str, HopperCase] = {
         HopperCase(
             *("fused", _PERSISTENT, _LINEAR, _persistent, tile_grid, _SHAPES),
             tuple(
-                {**_BLOCKS, "EPILOGUE_N": 64 >> at % 3, "FUSED": True, "ACTIVATION": name}
-                for at, name in enumerate(("none", "relu", "gelu", "silu"))
+                {**_BLOCKS, "EPILOGUE_N": 64 >> index % 3, "FUSED": True, "ACTIVATION": name}
+                for index, name in enumerate(("none", "relu", "gelu", "silu"))
             ),
             extra={"bias_ptr": "*bf16:16", "residual": "tensordesc<bf16[BLOCK_M,EPILOGUE_N]>"},
         ),
@@ -231,7 +231,7 @@ CASES: dict[str, HopperCase] = {
         HopperCase(
             *("split_tail", "split_tail.py:split_tail_matmul_kernel"),
             {**_LINEAR, **SHARED},
-            *(_split_tail, lambda known: (known["NUM_SMS"],)),
+            *(_split_tail, lambda values: (values["NUM_SMS"],)),
             (*_SHAPES, (65, 72, 520), (200, 200, 72)),
             (
                 {**_BLOCKS, "EPILOGUE_N": 64, "SPLIT_K": 2},
@@ -351,7 +351,7 @@ CASES: dict[str, HopperCase] = {
 
 
 def constants_of(build: Constants) -> dict[str, Any]:
-    """Return what the kernel takes as constants; FUSED says only which arguments there are."""
+    """Return the kernel's constants; FUSED only selects arguments."""
     return {name: value for name, value in build.items() if name != "FUSED"}
 
 
@@ -366,5 +366,5 @@ def points() -> list[tuple[HopperCase, str, int]]:
 
 
 def scalar_of(dtype: str) -> ScalarType:
-    """Return the scalar type that a case calls `dtype`."""
+    """Return the scalar type named `dtype` in a case."""
     return SCALARS[dtype]

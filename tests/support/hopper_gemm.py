@@ -5,7 +5,7 @@ boxes of A and B with 128-byte swizzle; one warpgroup multiplies them with `wgmm
 into shared memory through `stmatrix` and stores them as boxes. Persistent: CTAs take tiles in
 turn, so the rings' phases carry on from tile to tile.
 
-A fault is the replacement of one line; `FAULTS` names those that the emulator is to find.
+A fault is the replacement of one line; the emulator must find all of `FAULTS`.
 `multiply` runs the kernel there.
 """
 
@@ -23,7 +23,7 @@ from aotc.verify.emulator.run import emulate
 Array = npt.NDArray[Any]
 
 BLOCK_M, BLOCK_N, BLOCK_K, STAGES = 64, 128, 64, 2
-THREADS = 256  # a warpgroup that produces, of which one thread works, and one that multiplies
+THREADS = 256  # a producer warpgroup with one working thread, and a consumer warpgroup
 A_BYTES, B_BYTES = BLOCK_M * BLOCK_K * 2, BLOCK_N * BLOCK_K * 2
 OFFSET_B = STAGES * A_BYTES
 OFFSET_D = OFFSET_B + STAGES * B_BYTES
@@ -33,7 +33,7 @@ SHARED_BYTES = OFFSET_EMPTY + 8 * STAGES
 SUMS = BLOCK_N // 2
 SLICE_BYTES = BLOCK_M * 128  # 64 columns of the result
 
-# Name: (line, what stands there instead).
+# Name: (line, replacement).
 FAULTS = {
     "no proxy fence": ("fence.proxy.async.shared::cta;", ""),
     "producer waits for the wrong phase": ("mov.u32 pphase, 1;", "mov.u32 pphase, 0;"),
@@ -185,7 +185,7 @@ def _consumer() -> list[str]:
         *_epilogue(),
         "add.u32 ctile, ctile, num_ctas;",
         "bra CTILE;",
-        # The last tile is read from shared memory, which the block gives back.
+        # The last tile is read from shared memory before the block exits and frees it.
         "DRAIN:",
         "cp.async.bulk.wait_group.read 0;",
     ]
@@ -308,7 +308,7 @@ def multiply(
     """Return the kernel's product of random matrices, (M, N, K), and the one in float64.
 
     Raises:
-        Fault: the kernel did what it may not.
+        Fault: the kernel broke a rule of the hardware.
     """
     m, n, k = shape
     rng = np.random.default_rng(sum(shape))
@@ -331,13 +331,13 @@ def multiply(
     return d.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64).T
 
 
-def largest_error(got: Array, expected: Array, k: int) -> float:
+def largest_error(actual: Array, expected: Array, k: int) -> float:
     """Return the largest error of a product over K elements, 1 where it is just allowed.
 
-    That is one rounding to bf16 beside those of the sums.
+    One rounding to bf16 beside the roundings of the sums.
     """
     allowed = 1e-5 * np.sqrt(k) + 2**-8 * np.abs(expected)
-    return float(np.max(np.abs(got - expected) / allowed))
+    return float(np.max(np.abs(actual - expected) / allowed))
 
 
 def _cdiv(a: int, b: int) -> int:

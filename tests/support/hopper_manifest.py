@@ -2,7 +2,7 @@
 
     python -m tests.support.hopper_manifest > hopper_cases.toml
 
-Tiles are those of the cases and larger ones. Every kernel is built with few and many warps, shallow
+It has the tiles of the cases and larger ones. Every kernel is built with few and many warps, shallow
 and deep pipelines, and, where it can say so, with specialised warps and without.
 """
 
@@ -38,9 +38,9 @@ def entry_name(case: HopperCase, dtype: str, build: int, index: int) -> str:
 
 
 def _entry(case: HopperCase, dtype: str, build: int, index: int) -> str:
-    made = builds_of(case, build)[index]
-    launch = case.make(np.random.default_rng(0), scalar_of(dtype), case.shapes[0], made)
-    constants = constants_of(made)
+    config = builds_of(case, build)[index]
+    launch = case.make(np.random.default_rng(0), scalar_of(dtype), case.shapes[0], config)
+    constants = constants_of(config)
     keys: dict[str, list[Any]] = {**_KEYS, **_KEYS_OF.get(case.name, {})}
     if case.may_specialize:
         keys["WARP_SPECIALIZE"] = [False, True]
@@ -61,7 +61,7 @@ def _entry(case: HopperCase, dtype: str, build: int, index: int) -> str:
 
 
 def entries() -> list[tuple[HopperCase, str, int, int]]:
-    """Return every case, type, build, and which of its sizes."""
+    """Return every case, type, build, and index of its sizes."""
     return [
         (case, dtype, build, index)
         for case, dtype, build in points()

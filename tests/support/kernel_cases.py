@@ -1,9 +1,9 @@
 """Every kernel of `kernels.toml` with inputs, boundary shapes and the right answer.
 
-A case makes launches: arguments with fresh random data, and what every output must be. It knows
-nothing of how a kernel is run, so the interpreter on a CPU and a cubin on a GPU are held to the
-same. Source, signature, types and grid are the manifest's own; a test may lower the block sizes,
-for which every kernel must be right as well.
+A case makes launches: arguments with fresh random data, and the expected outputs. It is independent
+of how a kernel runs, so the interpreter on a CPU and a cubin on a GPU meet the same bounds.
+Source, signature, types and grid are the manifest's own. A test may lower the block sizes: every
+kernel must be right at those too.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Constants = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Launch:
-    """The arguments of one launch by parameter name, in order, and what to expect of outputs."""
+    """The arguments of one launch by parameter name, in order, and the expected outputs."""
 
     args: dict[str, Tensor | int | float]
     expected: dict[str, Expected]
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The arguments that are tensors."""
+        """The tensor arguments."""
         return {name: arg for name, arg in self.args.items() if isinstance(arg, Tensor)}
 
     def values(self) -> list[Array | int | float]:
@@ -47,7 +47,7 @@ class Launch:
         return [arg.view if isinstance(arg, Tensor) else arg for arg in self.args.values()]
 
     def check(self) -> None:
-        """Assert that the outputs are right and that nothing else was written."""
+        """Check the outputs, and assert no other write."""
         for name, expected in self.expected.items():
             expected.check(name, self.tensors[name].view)
         outputs = [self.tensors[name] for name in self.expected]
@@ -59,7 +59,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How a launch lays out its tensors: slack between rows, misalignment, `out` being `x`."""
+    """Layout of a launch's tensors: slack between rows, misalignment, `out` being `x`."""
 
     padding_elems: int = 0
     misaligned_elems: int = 0
@@ -72,9 +72,9 @@ Make = Callable[[np.random.Generator, ScalarType, Shape, Arrangement], Launch]
 
 @dataclass(frozen=True)
 class KernelCase:
-    """One kernel of the manifest: how to launch it, at which shapes.
+    """One kernel of the manifest: launches and shapes.
 
-    `builds` are constants under which the interpreter sees loops and edges on small arrays.
+    `builds` are small block sizes, so that the interpreter sees loops and edges on small arrays.
     """
 
     name: str
@@ -95,7 +95,7 @@ class KernelCase:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The types that the manifest builds the kernel for."""
+        """The types of the kernel in the manifest."""
         return self.spec.types["T"]
 
     def admits(self, launch: Launch, constants: Constants) -> bool:
@@ -108,33 +108,33 @@ class KernelCase:
     def launches(
         self, rng: np.random.Generator, dtype: str, arrangement: Arrangement, constants: Constants
     ) -> Iterator[tuple[Shape, Launch]]:
-        """Yield a launch for every boundary shape that a build with `constants` serves."""
+        """Yield a launch for every boundary shape of a build with `constants`."""
         for shape in self.shapes(constants):
             launch = self.make(rng, SCALARS[dtype], shape, arrangement)
             if self.admits(launch, constants):
                 yield shape, launch
 
     def grid(self, launch: Launch, constants: Constants) -> tuple[int, ...]:
-        """Return the grid that the manifest gives for `launch`."""
+        """Return the manifest's grid for `launch`."""
         assert self.spec.grid is not None
-        known = self._known(launch, constants)
-        return tuple(expression.evaluate(extent.root, known) for extent in self.spec.grid)
+        values = self._known(launch, constants)
+        return tuple(expression.evaluate(extent.root, values) for extent in self.spec.grid)
 
     def _known(self, launch: Launch, constants: Constants) -> dict[str, int]:
         scalars = {name: arg for name, arg in launch.args.items() if isinstance(arg, int)}
         return {**constants, **scalars}
 
     def signature(self, dtype: str, launch: Launch, *, promised: bool) -> dict[str, str]:
-        """Return the argument types; with `promised`, every promise of the manifest that holds."""
-        made: dict[str, str] = {}
+        """Return the argument types; with `promised`, with all promises of the manifest true of the launch."""
+        types: dict[str, str] = {}
         for name, kind in self.spec.signature.items():
             arg = launch.args[name]
             value = arg.offset_elems * arg.view.itemsize if isinstance(arg, Tensor) else arg
             holds = promised and kind.divisor > 1 and value % kind.divisor == 0
             element = dtype if kind.element == "T" else kind.element
             star = "*" if kind.kind == "pointer" else ""
-            made[name] = f"{star}{element}" + (f":{kind.divisor}" if holds else "")
-        return made
+            types[name] = f"{star}{element}" + (f":{kind.divisor}" if holds else "")
+        return types
 
 
 @lru_cache(maxsize=1)
@@ -152,8 +152,8 @@ def _output(shape: Shape, scalar: ScalarType, misaligned_elems: int = 0) -> Tens
 def _rows(x: Array, arrangement: Arrangement) -> tuple[Tensor, int]:
     """Return the rows of `x` laid out as asked, and their stride."""
     stride = x.shape[1] + arrangement.padding_elems
-    made = tensor(x, stride_elems=stride, misaligned_elems=arrangement.misaligned_elems)
-    return made, stride
+    rows = tensor(x, stride_elems=stride, misaligned_elems=arrangement.misaligned_elems)
+    return rows, stride
 
 
 def _like_rows(x: Tensor, scalar: ScalarType, arrangement: Arrangement) -> Tensor:
@@ -190,7 +190,7 @@ def _rotary(
     rng: np.random.Generator, scalar: ScalarType, shape: Shape, arrangement: Arrangement
 ) -> Launch:
     n_tokens, n_heads, half_dim = shape
-    head_dim = 2 * half_dim + arrangement.padding_elems  # features that are not rotated
+    head_dim = 2 * half_dim + arrangement.padding_elems  # features without rotation
     n_positions = 50
     x = normal(rng, (n_tokens, n_heads, head_dim), scalar)
     angles = rng.uniform(0, 100, (n_positions, half_dim))

@@ -1,4 +1,4 @@
-"""Kernels whose tiles take as many registers of a thread as a test likes."""
+"""Kernels with tiles of a chosen number of registers per thread."""
 
 import triton
 import triton.language as tl
@@ -19,7 +19,7 @@ def total(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def shares(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
-    """Divide a row by its sum: it is held while that is found."""
+    """Divide a row by its sum: the row is live during the reduction."""
     cols = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + cols, mask=cols < n, other=0.0)
     tl.store(y_ptr + cols, x / tl.sum(x, axis=0), mask=cols < n)

@@ -1,4 +1,4 @@
-"""A listener for builds whose progress nobody reads."""
+"""A listener to discard the progress of builds."""
 
 from __future__ import annotations
 

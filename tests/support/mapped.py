@@ -1,9 +1,9 @@
-"""A kernel over pointers that is also compiled with a tensor map, whatever the compiler can prove.
+"""A kernel over pointers, also compiled with a tensor map without the compiler's proof.
 
-The second form is written by hand, over a descriptor, and passed off as what the compiler made of
-the first: so what a build, an archive, a launch and `aotc verify` do with such a pair is tested
-apart from when the compiler finds one. In a module of its own because worker processes import
-the compiler by name.
+The second form is written by hand, over a descriptor, and stands in for the compiler's rewrite of
+the first. It tests how a build, an archive, a launch and `aotc verify` handle such a pair,
+independently of the analysis. In a module of its own because worker processes import the compiler
+by name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _EXTENTS = ("max(1, rows)", "max(1, cols)")
 
 
 def condition(block: int) -> str:
-    """Return what is left of guards and of what the driver asks, under the signature's promises."""
+    """Return the guards and driver conditions not implied by the signature's promises."""
     return f"rows % {block} == 0 and stride >= 0"
 
 
@@ -80,16 +80,18 @@ def written(folder: Path) -> Path:
 
 
 def compile_mapped(request: CompileRequest) -> CompiledKernel:
-    """Compile as `compile_kernel` would if it saw that the load can be a tensor copy."""
+    """Compile like `compile_kernel`, with the load turned into a tensor copy."""
     if not _is_mapped(request):
         return compile_kernel(request)
-    made = compile_kernel(_by_hand(request))
-    params = tuple(map(_from_pointer, made.metadata.params))
-    metadata = replace(made.metadata, params=params, guards=_guards(request))
+    compiled_kernel = compile_kernel(_by_hand(request))
+    params = tuple(map(_from_pointer, compiled_kernel.metadata.params))
+    metadata = replace(compiled_kernel.metadata, params=params, guards=_guards(request))
     if not request.with_ptx:
-        return replace(made, metadata=metadata)
+        return replace(compiled_kernel, metadata=metadata)
     plain = compile_kernel(replace(request, map_pointers=False))
-    return replace(made, metadata=metadata, asm={**made.asm, "tile": plain.asm["tile"]})
+    return replace(
+        compiled_kernel, metadata=metadata, asm={**compiled_kernel.asm, "tile": plain.asm["tile"]}
+    )
 
 
 def compile_mapped_ptx(request: CompileRequest) -> PtxKernel:
@@ -97,9 +99,9 @@ def compile_mapped_ptx(request: CompileRequest) -> PtxKernel:
     plain = compile_ptx(replace(request, map_pointers=False))
     if not _is_mapped(request):
         return plain
-    made = compile_ptx(_by_hand(request))
-    params = tuple(map(_from_pointer, made.params))
-    return replace(made, tile_ir=plain.tile_ir, params=params, guards=_guards(request))
+    compiled_kernel = compile_ptx(_by_hand(request))
+    params = tuple(map(_from_pointer, compiled_kernel.params))
+    return replace(compiled_kernel, tile_ir=plain.tile_ir, params=params, guards=_guards(request))
 
 
 def _is_mapped(request: CompileRequest) -> bool:

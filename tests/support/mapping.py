@@ -22,15 +22,15 @@ from tests.support.pointer_kernels import Launch
 
 
 def mapped(
-    wanted: CompileRequest, *, without: tuple[str, ...] = (), map_them: bool = True
+    request: CompileRequest, *, without: tuple[str, ...] = (), map_them: bool = True
 ) -> tuple[Kernel, Schedule]:
-    """Return a kernel after the passes up to the one under test, and what that remarked."""
-    signature, constants = dict(wanted.signature), dict(wanted.constants)
-    kernel = translate(wanted.source, wanted.kernel, signature, constants).kernel
-    target = TARGETS[wanted.target].excluding(without)
-    schedule = Schedule(target, Config(wanted.config.num_warps), map_pointers=map_them)
-    for each in (simplify, legalize_dots, eliminate_common, map_pointers):
-        each(kernel, schedule)
+    """Return a kernel after the pass under test, and its schedule with the remarks."""
+    signature, constants = dict(request.signature), dict(request.constants)
+    kernel = translate(request.source, request.kernel, signature, constants).kernel
+    target = TARGETS[request.target].excluding(without)
+    schedule = Schedule(target, Config(request.config.num_warps), map_pointers=map_them)
+    for run_pass in (simplify, legalize_dots, eliminate_common, map_pointers):
+        run_pass(kernel, schedule)
         verify(kernel)
     text = print_kernel(kernel)
     assert print_kernel(parse_kernel(text)) == text
@@ -38,21 +38,21 @@ def mapped(
 
 
 def remarks_on(name: str, schedule: Schedule) -> list[str]:
-    """Return what was remarked of an argument, without the places."""
+    """Return the remarks on an argument, without their source positions."""
     texts = [remark.partition(": ")[2] for remark in schedule.remarks]
     return [text for text in texts if text.startswith(name)]
 
 
 def allows(kernel: Kernel, args: dict[str, object]) -> bool:
-    """Return whether a launch keeps the guards of a kernel."""
+    """Return whether a launch satisfies the guards of a kernel."""
     numbers = {name: value for name, value in args.items() if isinstance(value, int)}
     return all(evaluate(parse(guard), numbers) for guard in kernel.guards)
 
 
-def interpret(kernel: Kernel, made: Launch) -> np.ndarray:
+def interpret(kernel: Kernel, launch: Launch) -> np.ndarray:
     """Run a kernel; return its output."""
-    out = made.args["out_ptr"].copy()
+    out = launch.args["out_ptr"].copy()
     names = dict.fromkeys(info.argument for info in kernel.params)
-    args = [out if name == "out_ptr" else made.args[name] for name in names]
-    run(kernel, made.grid, args)
+    args = [out if name == "out_ptr" else launch.args[name] for name in names]
+    run(kernel, launch.grid, args)
     return out

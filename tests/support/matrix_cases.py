@@ -1,7 +1,7 @@
 """Kernels around matrix products and atomics: inputs, boundary shapes and the right answers.
 
-As in `kernel_cases`, a case makes launches and knows nothing of how they are run. Blocks are small,
-so that loops and edges show on small arrays.
+As in `kernel_cases`, a case makes launches and is independent of how they run. Blocks are small, so
+that small arrays exercise loops and edges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Grid = Callable[[Mapping[str, Any]], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class MatrixCase:
-    """One kernel: how to launch it, at which shapes, with which constants.
+    """One kernel: launches, shapes and constants.
 
     `grid` gets arguments and constants by name.
     """
@@ -50,7 +50,7 @@ class MatrixCase:
         return str(KERNELS / self.source)
 
     def constants(self, build: Constants) -> dict[str, Any]:
-        """Return what the kernel takes as constants; the rest of a build is for its launches."""
+        """Return the kernel's constants; the rest of a build is for its launches."""
         return {name: value for name, value in build.items() if name not in self.not_constants}
 
     def grid_of(self, launch: Launch, build: Constants) -> tuple[int, ...]:
@@ -59,20 +59,20 @@ class MatrixCase:
 
 
 def signature_of(launch: Launch, *, promised: bool) -> dict[str, str]:
-    """Return the argument types; with `promised`, all that can be said of the values."""
-    made: dict[str, str] = {}
+    """Return the argument types; with `promised`, with all promises true of the values."""
+    types: dict[str, str] = {}
     for name, arg in launch.args.items():
         if isinstance(arg, Tensor):
             scalar = next(s for s in SCALARS.values() if dtype_of(s) == arg.view.dtype)
             aligned = arg.offset_elems * arg.view.itemsize % 16 == 0
-            made[name] = f"*{scalar}" + (":16" if promised and aligned else "")
+            types[name] = f"*{scalar}" + (":16" if promised and aligned else "")
         elif isinstance(arg, float):
-            made[name] = "fp32"
+            types[name] = "fp32"
         elif promised and arg == 1 and name.startswith("stride"):
-            made[name] = "i32=1"
+            types[name] = "i32=1"
         else:
-            made[name] = "i32:16" if promised and arg % 16 == 0 else "i32"
-    return made
+            types[name] = "i32:16" if promised and arg % 16 == 0 else "i32"
+    return types
 
 
 def values_of(launch: Launch, names: Iterable[str]) -> list[Any]:
@@ -85,8 +85,8 @@ def _cdiv(value: int, by: int) -> int:
     return -(-value // by)
 
 
-def _tiles(known: Mapping[str, Any]) -> int:
-    return _cdiv(known["M"], known["BLOCK_M"]) * _cdiv(known["N"], known["BLOCK_N"])
+def _tiles(values: Mapping[str, Any]) -> int:
+    return _cdiv(values["M"], values["BLOCK_M"]) * _cdiv(values["N"], values["BLOCK_N"])
 
 
 def _matrix(content: Array, padding_elems: int = 0) -> tuple[Tensor, int]:
@@ -176,7 +176,9 @@ def _split_k(
     splits, block_k = constants["SPLIT_K"], constants["BLOCK_K"]
     k = np.arange(shape[2]) // block_k % splits
     parts = [references.dot(a[:, k == part], b[k == part], scalar) for part in range(splits)]
-    expected = Expected(*(np.stack([getattr(p, it) for p in parts]) for it in ("value", "error")))
+    expected = Expected(
+        *(np.stack([getattr(p, field) for p in parts]) for field in ("value", "error"))
+    )
     args = _ordered(
         {**args, "workspace_ptr": _output((splits, *shape[:2]), FP32)},
         "a_ptr b_ptr workspace_ptr M N K stride_am stride_ak stride_bk stride_bn",
@@ -299,9 +301,9 @@ def _attention(
         "scale": scale, "n_heads": heads, "heads_per_kv_head": group,
         "n_queries": n_queries, "n_keys": n_keys,
     }  # fmt: skip
-    for name, each in (("q", q), ("k", k), ("v", v), ("o", q)):
-        steps = dict(zip("bhm" if name in "qo" else "bhn", each.strides, strict=False))
-        args.update({f"stride_{name}{at}": s // each.itemsize for at, s in steps.items()})
+    for name, array in (("q", q), ("k", k), ("v", v), ("o", q)):
+        steps = dict(zip("bhm" if name in "qo" else "bhn", array.strides, strict=False))
+        args.update({f"stride_{name}{axis}": s // array.itemsize for axis, s in steps.items()})
     return Launch(args, {"out_ptr": out, "lse_ptr": lse})
 
 
@@ -329,9 +331,9 @@ def _conv2d(
     return Launch(args, {"out_ptr": activated.rounded(scalar)})
 
 
-def _conv2d_grid(known: Mapping[str, Any]) -> tuple[int, ...]:
-    pixels = known["n_images"] * known["out_height"] * known["out_width"]
-    return (_tiles({**known, "M": pixels, "N": known["n_filters"]}),)
+def _conv2d_grid(values: Mapping[str, Any]) -> tuple[int, ...]:
+    pixels = values["n_images"] * values["out_height"] * values["out_width"]
+    return (_tiles({**values, "M": pixels, "N": values["n_filters"]}),)
 
 
 def _grouped(
@@ -349,8 +351,8 @@ def _grouped(
         mine += [n_rows] * (-len(mine) % block_m)
         rows += mine
         owners += [expert] * (len(mine) // block_m)
-    each = a[np.arange(n_rows) // per_token]
-    exact = references.dot(each[:, None, :], b[chosen], scalar)
+    token_rows = a[np.arange(n_rows) // per_token]
+    exact = references.dot(token_rows[:, None, :], b[chosen], scalar)
     exact = references.Approximate(exact.value[:, 0], exact.error[:, 0])
     if constants["WEIGHTED"]:
         exact *= wide(weight)[:, None]
@@ -364,8 +366,8 @@ def _grouped(
     return Launch(args, {"out_ptr": exact.rounded(scalar)})
 
 
-def _grouped_grid(known: Mapping[str, Any]) -> tuple[int, ...]:
-    return (known["n_blocks"] * _cdiv(known["N"], known["BLOCK_N"]),)
+def _grouped_grid(values: Mapping[str, Any]) -> tuple[int, ...]:
+    return (values["n_blocks"] * _cdiv(values["N"], values["BLOCK_N"]),)
 
 
 # ---- atomics and stencils ---------------------------------------------------------------------
@@ -418,10 +420,10 @@ _WEIGHT_ARGS = dict(zip(("before", "centre", "after"), _WEIGHTS, strict=True))
 def _halo_stencil(
     rng: np.random.Generator, scalar: ScalarType, shape: Shape, constants: Constants
 ) -> Launch:
-    x, left, right = (normal(rng, each, scalar) for each in (shape, shape[:1], shape[:1]))
+    x, left, right = (normal(rng, extents, scalar) for extents in (shape, shape[:1], shape[:1]))
     ends = [
-        each[:, None] if constants[flag] else np.zeros((shape[0], 1), x.dtype)
-        for each, flag in ((left, "HAS_LEFT"), (right, "HAS_RIGHT"))
+        column[:, None] if constants[flag] else np.zeros((shape[0], 1), x.dtype)
+        for column, flag in ((left, "HAS_LEFT"), (right, "HAS_RIGHT"))
     ]
     expected = references.stencil(np.hstack([ends[0], x, ends[1]]), _WEIGHTS, scalar)
     x_tensor, stride = _matrix(x, 2)
@@ -457,7 +459,7 @@ CASES: dict[str, MatrixCase] = {
     case.name: case
     for case in (
         MatrixCase(
-            *("matmul", "matmul.py:matmul_kernel", _matmul, lambda known: (_tiles(known),)),
+            *("matmul", "matmul.py:matmul_kernel", _matmul, lambda values: (_tiles(values),)),
             _SHAPES,
             (
                 {**_BLOCKS, **_PLAIN},
@@ -467,54 +469,59 @@ CASES: dict[str, MatrixCase] = {
             not_constants=("TRANSPOSED",),
         ),
         MatrixCase(
-            *("matmul_even_k", "matmul.py:matmul_kernel", _matmul, lambda known: (_tiles(known),)),
+            *(
+                "matmul_even_k",
+                "matmul.py:matmul_kernel",
+                _matmul,
+                lambda values: (_tiles(values),),
+            ),
             *(((1, 1, 16), (17, 31, 48)), ({**_BLOCKS, **_PLAIN, "EVEN_K": True},), _HALVES),
         ),
         MatrixCase(
             *("matmul_split_k_atomic", "split_k.py:matmul_split_k_atomic_kernel"),
-            *(_split_k_atomic, lambda known: (_tiles(known), known["SPLIT_K"])),
+            *(_split_k_atomic, lambda values: (_tiles(values), values["SPLIT_K"])),
             *(_SHAPES, ({**_BLOCKS, "SPLIT_K": 3},)),
         ),
         MatrixCase(
             *("matmul_split_k", "split_k.py:matmul_split_k_kernel"),
-            *(_split_k, lambda known: (_tiles(known), known["SPLIT_K"])),
+            *(_split_k, lambda values: (_tiles(values), values["SPLIT_K"])),
             *(_SHAPES, ({**_BLOCKS, "SPLIT_K": 2},)),
         ),
         MatrixCase(
             *("sum_splits", "split_k.py:sum_splits_kernel", _sum_splits),
-            lambda known: (known["M"], _cdiv(known["N"], known["BLOCK"])),
+            lambda values: (values["M"], _cdiv(values["N"], values["BLOCK"])),
             ((1, 1), (3, 64), (2, 65)),
             ({"BLOCK": 64, "SPLIT_K": 3, "BIAS": True, "ACTIVATION": "relu"},),
         ),
         MatrixCase(
             *("batched_matmul", "batched_matmul.py:batched_matmul_kernel", _batched),
-            lambda known: (_tiles(known), known["out_ptr"].view.shape[0]),
+            lambda values: (_tiles(values), values["out_ptr"].view.shape[0]),
             ((1, 1, 1, 1), (3, 17, 33, 15), (2, 16, 32, 16)),
             (_BLOCKS, {**_BLOCKS, "ONE_B": True}),
             not_constants=("ONE_B",),
         ),
         MatrixCase(
             *("small_matmuls", "batched_matmul.py:small_matmuls_kernel", _small_matmuls),
-            lambda known: (_cdiv(known["n_batches"], known["BLOCK_B"]),),
+            lambda values: (_cdiv(values["n_batches"], values["BLOCK_B"]),),
             ((1, 1, 1, 1), (5, 16, 16, 16), (9, 13, 5, 11)),
             ({"BLOCK_B": 4, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16},),
         ),
         MatrixCase(
             *("int8_matmul", "quantized_matmul.py:int8_matmul_kernel", _int8),
-            lambda known: (_tiles(known),),
+            lambda values: (_tiles(values),),
             *(_SHAPES, (_BLOCKS,), _HALVES),
         ),
         MatrixCase(
             *("int4_matmul", "quantized_matmul.py:int4_matmul_kernel", _int4),
-            lambda known: (_tiles(known),),
+            lambda values: (_tiles(values),),
             ((1, 1, 1), (16, 32, 64), (17, 31, 35), (50, 65, 129)),
             *(({**_BLOCKS, "GROUP_K": 32},), _HALVES),
         ),
         MatrixCase(
             *("attention", "attention.py:attention_kernel", _attention),
-            lambda known: (
-                _cdiv(known["n_queries"], known["BLOCK_M"]),
-                known["q_ptr"].view.shape[0] * known["n_heads"],
+            lambda values: (
+                _cdiv(values["n_queries"], values["BLOCK_M"]),
+                values["q_ptr"].view.shape[0] * values["n_heads"],
             ),
             ((1, 1, 1, 1, 1), (1, 2, 2, 32, 64), (2, 4, 2, 33, 47), (1, 2, 1, 50, 17)),
             (
@@ -540,29 +547,29 @@ CASES: dict[str, MatrixCase] = {
         ),
         MatrixCase(
             *("histogram", "reduce_atomic.py:histogram_kernel", _histogram),
-            lambda known: (_cdiv(known["n_elements"], known["BLOCK"]),),
+            lambda values: (_cdiv(values["n_elements"], values["BLOCK"]),),
             *(((1, 1), (64, 3), (200, 17)), ({"BLOCK": 64},), (I32,)),
         ),
         MatrixCase(
             *("row_sums", "reduce_atomic.py:row_sums_kernel", _row_sums),
-            lambda known: (
-                known["out_ptr"].view.shape[0],
-                _cdiv(known["n_cols"], known["COLS"]),
+            lambda values: (
+                values["out_ptr"].view.shape[0],
+                _cdiv(values["n_cols"], values["COLS"]),
             ),
             ((1, 1), (3, 64), (2, 300)),
             ({"BLOCK": 32, "COLS": 64},),
         ),
         MatrixCase(
             *("embedding_bag", "embedding.py:embedding_bag_kernel", _embedding_bag),
-            lambda known: (known["n_bags"], _cdiv(known["dim"], known["BLOCK"])),
+            lambda values: (values["n_bags"], _cdiv(values["dim"], values["BLOCK"])),
             ((1, 1), (4, 63), (7, 64), (3, 65)),
             ({"BLOCK": 64, "UNROLL": 1, "STAGES": 3}, {"BLOCK": 32, "UNROLL": 4, "STAGES": 2}),
         ),
         MatrixCase(
             *("halo_stencil", "stencil.py:halo_stencil_kernel", _halo_stencil),
-            lambda known: (
-                known["left_ptr"].view.shape[0],
-                _cdiv(known["n_cols"], known["BLOCK"]),
+            lambda values: (
+                values["left_ptr"].view.shape[0],
+                _cdiv(values["n_cols"], values["BLOCK"]),
             ),
             ((1, 1), (2, 2), (3, 64), (2, 131)),
             (
@@ -573,7 +580,7 @@ CASES: dict[str, MatrixCase] = {
         ),
         MatrixCase(
             *("bordered_stencil", "stencil.py:bordered_stencil_kernel", _bordered_stencil),
-            lambda known: (known["n_rows"], _cdiv(known["n_cols"], known["BLOCK"])),
+            lambda values: (values["n_rows"], _cdiv(values["n_cols"], values["BLOCK"])),
             ((1, 1), (2, 64), (5, 65)),
             ({"BLOCK": 64},),
         ),

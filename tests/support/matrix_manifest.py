@@ -21,7 +21,7 @@ from tests.support.tensors import Tensor
 
 _LARGE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
 _CLUSTERED = ("matmul", "matmul_even_k", "batched_matmul", "int8_matmul")
-# Half of it is what a warpgroup multiplies, and its columns are two spans of a swizzle.
+# Each warpgroup multiplies half of it, and its columns are two spans of a swizzle.
 _TILE_OF_TWO = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}
 
 

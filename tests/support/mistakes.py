@@ -1,7 +1,7 @@
-"""Mistakes as a user makes them: a small project, and the command line on it.
+"""Users' mistakes: a small project, and the command line on it.
 
-What is printed must name the place, mark the right text, say what was expected and what to do, and
-never be a traceback or a bug report.
+The message must name the position, mark the right text, and state the expectation and a remedy. It
+must never be a traceback or a bug report.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Ran(NamedTuple):
     def marked(self) -> str:
         """The text above the first line of carets."""
         lines = self.err.splitlines()
-        at = next(i for i, line in enumerate(lines) if set(line.strip()) == {"^"})
-        start = lines[at].index("^")
-        return lines[at - 1][start : start + lines[at].count("^")]
+        index = next(i for i, line in enumerate(lines) if set(line.strip()) == {"^"})
+        start = lines[index].index("^")
+        return lines[index - 1][start : start + lines[index].count("^")]
 
 
 Run = Callable[..., Ran]
 
 
 def dump(run: Run, text: str | bytes, name: str = "k") -> Ran:
-    """Dump the kernel `name` of a source that is `text`."""
+    """Dump the kernel `name` of the source `text`."""
     Path("k.py").write_bytes(text if isinstance(text, bytes) else text.encode())
     settings = ("p=*fp32:16", "n=i32", "BLOCK=128")
     return run("dump", f"k.py:{name}", "--stage", "tile", *set_options(settings))

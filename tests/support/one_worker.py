@@ -1,7 +1,7 @@
-"""A worker process that stays for the next test: starting one takes as long as verifying a small kernel.
+"""A worker process reused by later tests, since starting one takes as long as verifying a small kernel.
 
-It is for tests of what is compiled and verified, not of how: those have workers of their own. A job
-finds the folder and the environment of the test that it is of, as in a process that the test starts.
+It serves tests of compile and verify results; tests of workers themselves start their own. A job sees
+the folder and the environment of its test, as in a process started by the test.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _HereExecutor(Executor):
 
 
 class OneWorker:
-    """What stands for a pool of workers, as often as it is asked for."""
+    """A stand-in for a pool of workers, reusable any number of times."""
 
     def __init__(self) -> None:
         self._pool: workers._Pool | None = None  # type: ignore[name-defined]
@@ -67,7 +67,7 @@ class OneWorker:
             self.close(error)
 
     def cause_of_death(self, label: str) -> NoReturn:
-        """Give up: a test whose worker dies has to have one of its own."""
+        """Fail: a test that kills its worker must have its own."""
         self.close(BrokenExecutor())
         pytest.fail(f"{label}: the worker of several tests died")
 
@@ -87,7 +87,7 @@ def _one_worker() -> Iterator[OneWorker]:
 
 @pytest.fixture(scope="module")
 def one_worker(_one_worker: OneWorker) -> Iterator[None]:
-    """Let all jobs of a file run in the one worker that stays."""
+    """Run all jobs of a file in the one shared worker."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "_Pool", lambda _jobs: _one_worker)
         yield

@@ -1,4 +1,4 @@
-"""The arguments that samples of ops are built from: scalars, tiles in a few layouts, tensors."""
+"""The arguments for samples of ops: scalars, tiles in a few layouts, tensors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BUFFER = LinearLayout({"offset": [(1 << bit,) for bit in range(7)]}, (EXTENT,))
 
 @dataclass(frozen=True)
 class Sampler:
-    """Hand out the arguments that samples are built from, and insert what they build."""
+    """Hand out arguments for samples, and insert the ops built from them."""
 
     add: Builder
     args: dict[str, Value]

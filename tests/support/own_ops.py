@@ -1,4 +1,4 @@
-"""Op classes of a test's own, which are forgotten after it."""
+"""Temporary op classes of a test, unregistered after it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from aotc.ir.core import Op
 
 @contextmanager
 def own_ops() -> Iterator[None]:
-    """Let a test declare op classes, and forget them."""
-    known = dict(Op.registry)
+    """Let a test declare op classes, then restore the op registry."""
+    registry = dict(Op.registry)
     try:
         yield
     finally:
         Op.registry.clear()
-        Op.registry.update(known)
+        Op.registry.update(registry)

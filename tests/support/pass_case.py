@@ -1,4 +1,4 @@
-"""One pass on IR text whose CHECK lines say what it makes of it."""
+"""Tests of one pass on IR text with CHECK lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Pass = Callable[[Kernel, Schedule], None]
 def applied(
     text: str, *passes: Pass, target: str = "sm_90a", config: Config | None = None
 ) -> Kernel:
-    """Return the kernel of `text` after passes; assert that it is valid IR and as its CHECKs say."""
+    """Run passes on the kernel of `text`; verify the IR and match the CHECK lines."""
     kernel = parse_kernel(without_checks(text))
     verify(kernel)
     _run(kernel, passes, Schedule(TARGETS[target], config or Config()))
@@ -38,15 +38,15 @@ def assert_same_meaning(
     *,
     lower: Sequence[Pass] = (),
 ) -> None:
-    """Assert that interpreted on `args` the kernel leaves in arrays what the kernel of `text` does.
+    """Interpret the kernel and the kernel of `text` on `args`, and compare the arrays.
 
-    Both go through the passes `lower` first; races are looked for.
+    Both go through the passes `lower` first, and are checked for races.
     """
     original, kernel = parse_kernel(without_checks(text)), kernel.clone()
-    for each in (original, kernel):
-        _run(each, lower, Schedule(TARGETS["sm_90a"]))
+    for version in (original, kernel):
+        _run(version, lower, Schedule(TARGETS["sm_90a"]))
     before, after = (
-        [each.copy() if isinstance(each, np.ndarray) else each for each in args] for _ in range(2)
+        [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args] for _ in range(2)
     )
     run(original, grid, before)
     run(kernel, grid, after)
@@ -58,6 +58,6 @@ def assert_same_meaning(
 
 
 def _run(kernel: Kernel, passes: Sequence[Pass], schedule: Schedule) -> None:
-    for each in passes:
-        each(kernel, schedule)
+    for run_pass in passes:
+        run_pass(kernel, schedule)
         verify(kernel)

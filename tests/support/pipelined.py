@@ -27,10 +27,10 @@ Args = list[Any]
 
 @lru_cache(maxsize=256)
 def _tile_ir(name: str, signature: tuple[tuple[str, str], ...], constants: tuple[Any, ...]) -> str:
-    made = frontend.translate(
+    translation = frontend.translate(
         SOURCE, name, dict(signature), dict(constants), num_warps=4, target="sm_90a"
     )
-    return print_kernel(made.kernel)
+    return print_kernel(translation.kernel)
 
 
 class Case:
@@ -100,6 +100,6 @@ def _compare(
     check_races: bool = True,
 ) -> None:
     actual = Case.outputs(kernel, make, grid, check_races=check_races)
-    for number, (want, got) in enumerate(zip(expected, actual, strict=True)):
-        wrong = np.flatnonzero(want.view(np.uint8) != got.view(np.uint8))[:5]
+    for number, (want, actual_array) in enumerate(zip(expected, actual, strict=True)):
+        wrong = np.flatnonzero(want.view(np.uint8) != actual_array.view(np.uint8))[:5]
         assert not wrong.size, f"after {after}: array {number} differs at bytes {wrong}"

@@ -1,4 +1,4 @@
-"""IR text of a loop that copies the operands of its dots an iteration ahead, through two stages."""
+"""IR text of a loop with dot operands copied an iteration ahead, through two stages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _SLICES = """\
 
 
 def pipelined_dots(*operands: str) -> str:
-    """Return the kernel whose loop adds dots of `operands`: two letters each, of A "ac" and B "bd"."""
+    """Return a kernel with a loop of dots of `operands`: two letters each, of A "ac" and B "bd"."""
     lines: list[str] = []
     acc = "%acc"
     for number, (left, right) in enumerate(operands, 1):
@@ -88,7 +88,7 @@ def pipelined_dots(*operands: str) -> str:
 
 
 def dot_args(iterations: int) -> list[npt.NDArray[np.generic] | int | float]:
-    """Return arguments for so many iterations: of A and B exactly what they read, and poison."""
+    """Return arguments for so many iterations: A and B of the exact size, then poison."""
     rng = np.random.default_rng(iterations)
     a, b = (rng.integers(-3, 4, iterations * size).astype(np.float16) for size in (512, 256))
     return [a, b, np.full(128, 77, np.float32), iterations]

@@ -1,8 +1,7 @@
-"""Matrix products whose operand A is addressed through pointers in many ways.
+"""Matrix products with operand A addressed through pointers in many ways.
 
-The kernels differ in how they load a block of A, and A in how it lies in memory; B and the output
-are row-major. Every kernel computes the product of the A that `Case.a_of` finds in memory, so what
-becomes of the load can be held against NumPy.
+The kernels differ in the load of a block of A and in the layout of A in memory; B and the output are
+row-major. The reference multiplies the A of `Case.a_of` in NumPy, so it checks any rewrite of the load.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ ROW_UNIT = 16  # of strides, as ':16' promises
 
 @dataclass(frozen=True)
 class Case:
-    """One way to load A: `load`, and what comes before the loop, first and last in a turn.
+    """One way to load A: `load`, and the code before the loop, first and last in an iteration.
 
-    A lies in an array of (NUM_PARTS, rows, columns), of which `a_of` takes the part that a program
-    on axis 2 of the grid multiplies; it gets the array, the part, M and K. `extra` is computed from
-    M, K and the array. What `holds` says of M and K, neither of them 0, is what the guards ask.
+    A lies in an array of (NUM_PARTS, rows, columns). `a_of` gets the array, the part, M and K, and
+    returns the part for a program on axis 2 of the grid. `extra` is computed from M, K and the array.
+    `holds` states the guards for M and K, both nonzero.
     """
 
     load: str
@@ -169,7 +168,7 @@ def source(folder: Path, case: Case) -> str:
 
 
 def request(folder: Path, case: Case, num_warps: int = 4, **options: Any) -> CompileRequest:
-    """Return what compiles the kernel of a case."""
+    """Return the compile request for the kernel of a case."""
     pointers = dict.fromkeys(("a_ptr", "b_ptr"), "*fp16:16")
     numbers = dict.fromkeys("MNK", "i32")
     strides = dict.fromkeys(("stride_am", "stride_bk", "extra"), "i32:16")
@@ -186,7 +185,7 @@ def request(folder: Path, case: Case, num_warps: int = 4, **options: Any) -> Com
 
 @dataclass(frozen=True)
 class Launch:
-    """Hold the arguments of a launch by name, its grid, and the output that it is to have."""
+    """Arguments of a launch by name, its grid, and the expected output."""
 
     args: dict[str, Any]
     grid: tuple[int, int, int]
@@ -194,7 +193,7 @@ class Launch:
 
 
 def launch(case: Case, m: int, n: int, k: int) -> Launch:
-    """Return a launch on random integers, of which every sum is exact."""
+    """Return a launch on random integers with exact sums."""
     random = np.random.default_rng(m + 100 * n + 10000 * k)
     slack = max(case.block)
     rows, columns = (-(-(max(m, k) + slack) // ROW_UNIT) * ROW_UNIT for _ in range(2))

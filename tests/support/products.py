@@ -1,7 +1,7 @@
-"""One loop of matrix products, run in every way there is, on numbers that no type has to round.
+"""One loop of matrix products, run in every way, on exact numbers.
 
-Operands are small integers, so every product and sum is exact in every type and results compare to
-the bit, however a product was cut and summed.
+Operands are small integers, so every product and sum is exact in every type. Results compare to the
+bit for any tiling and order of sums.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ WATCHED = ("assign_layouts", "pipeline_loads", "overlap_wgmma", "insert_barriers
 
 @dataclass(frozen=True)
 class Matmul:
-    """Describe a product of (M, K) and (K, N); `a_is_t` and `b_is_t` say what lies transposed.
+    """Describe a product of (M, K) and (K, N); `a_is_t` and `b_is_t` mark transposed operands.
 
-    With `promised` pointers, strides and extents are known to be multiples of 16; `way` is that of
-    the source, or "persistent".
+    With `promised`, pointers, strides and extents are declared multiples of 16. `way` selects the
+    source, or "persistent".
     """
 
     dtype: str = "bf16"
@@ -111,14 +111,14 @@ def _numpy(dtype: str) -> Any:
     return dtype_of(SCALARS[dtype])
 
 
-def check(got: Any, matmul: Matmul, when: str) -> None:
+def check(actual: Any, matmul: Matmul, when: str) -> None:
     """Compare an output with the product."""
-    expected = matmul.arrays()[2].astype(got.dtype)
-    np.testing.assert_array_equal(got.astype(np.float64), expected.astype(np.float64), when)
+    expected = matmul.arrays()[2].astype(actual.dtype)
+    np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64), when)
 
 
 def interpreted(matmul: Matmul) -> Kernel:
-    """Schedule a kernel, interpreted after every pass that has to do with products; return it."""
+    """Schedule a kernel, interpreted after every pass on dots; return it."""
     kernel = matmul.kernel()
 
     def compare(name: str, current: Kernel) -> None:
@@ -151,7 +151,7 @@ def emulated(matmul: Matmul, seed: int = 0) -> dict[str, BankCount]:
     Returns the bank conflicts of the first program, by line of the PTX.
     """
     kernel, values, text = scheduled(matmul), matmul.arguments(), ptx_of(matmul)
-    done = emulate(
+    emulation = emulate(
         *(text, matmul.grid(), [values[info.name] for info in kernel.params]),
         shared_bytes=kernel.shared_bytes,
         seed=seed,
@@ -159,4 +159,4 @@ def emulated(matmul: Matmul, seed: int = 0) -> dict[str, BankCount]:
     )
     check(values["out_ptr"], matmul, f"emulated, seed {seed}")
     lines = text.splitlines()
-    return {f"{line}: {lines[line - 1]}": count for line, count in done.conflicts.items()}
+    return {f"{line}: {lines[line - 1]}": count for line, count in emulation.conflicts.items()}

@@ -1,10 +1,10 @@
-"""Plain words: rates of prose and of bare names, and a budget for each file that exceeds them.
+"""Plain words: rates of prose and of bare names, and a budget for each file above them.
 
     python -m tests.support.prose            lower the budgets to today's counts
     python -m tests.support.prose --start    write today's counts, also where they rose
 
-Bare names are variables such as `found` or `each`, which say what happened to a thing, not what it is. Binding places
-are found by regular expressions: parsing every file takes longer than the tests of a package.
+Bare names are variables such as `found` or `each`: they tell the history of a thing, not its kind. Bindings
+are matched by regular expressions, since parsing every file takes longer than the tests of a package.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def files() -> Iterator[Path]:
 
 
 def bare_names(source: str) -> int:
-    """Return the number of variables and parameters of Python that have a bare name."""
+    """Return the number of Python variables and parameters with a bare name."""
     groups = [*_ASSIGNED.findall(source), *_LOOP.findall(source), *_WALRUS.findall(source)]
     names = [name for group in groups for name in re.findall(r"\w+", group)]
     names += [name for header in _HEADER.findall(source) for name in _PARAMETER.findall(header)]
@@ -70,7 +70,7 @@ def sentences(page: str) -> list[str]:
 
 
 def excess(path: Path) -> Counts:
-    """Return how far a file exceeds what needs no budget."""
+    """Return the excess of a file over the limits without a budget."""
     text = path.read_text("utf-8")
     if path.suffix == ".py":
         whats, bare = len(_WHAT.findall(text)), bare_names(text)
@@ -87,7 +87,7 @@ def excess(path: Path) -> Counts:
 
 
 def all_excess() -> dict[str, Counts]:
-    """Return the excess of each file that has any."""
+    """Return the excess of each file over the limits."""
     counts = {str(path.relative_to(ROOT)): excess(path) for path in files()}
     return {
         name: {key: number for key, number in count.items() if number}
@@ -118,7 +118,7 @@ def write_budgets(budgets: dict[str, Counts]) -> None:
 
 
 def lowered(budgets: dict[str, Counts], counts: dict[str, Counts]) -> dict[str, Counts]:
-    """Return budgets that are the lower of the table's and today's counts."""
+    """Return the lower of the table's and today's counts as budgets."""
     return {
         name: {key: min(number, counts.get(name, {}).get(key, 0)) for key, number in budget.items()}
         for name, budget in budgets.items()

@@ -15,9 +15,9 @@ Target = int | Sequence[int] | str
 
 
 def instruction(mnemonic: str, sources: Sequence[Any], target: Target = 32) -> Instruction:
-    """Return an instruction whose sources are registers as wide as arrays, or Python constants.
+    """Return an instruction on registers as wide as arrays, or on Python constants.
 
-    `target` is the width of the result, those of a vector's elements, or "pair" for `d|p`.
+    `target` is the width of the result, the widths of a vector's elements, or "pair" for `d|p`.
     """
     opcode, *modifiers = mnemonic.split(".")
     operands: list[Operand] = [_target(target)]
@@ -37,13 +37,13 @@ def _source(index: int, source: Any) -> Operand:
     if isinstance(source, int):
         return Immediate(source)
     if isinstance(source, tuple):
-        return Vector(tuple(_source(index + 8 * at, part) for at, part in enumerate(source)))
+        return Vector(tuple(_source(index + 8 * word, part) for word, part in enumerate(source)))
     return Register(f"%r{index}", 1 if source.dtype == bool else 8 * source.dtype.itemsize, index)
 
 
 def compute(mnemonic: str, *sources: Any, target: Target = 32) -> Any:
     """Return the result of an instruction: bits, or a tuple of them."""
-    made = instruction(mnemonic, sources, target)
+    op = instruction(mnemonic, sources, target)
     words: list[Any] = []
     for source in sources:
         words += source if isinstance(source, tuple) else [source]
@@ -53,7 +53,7 @@ def compute(mnemonic: str, *sources: Any, target: Target = 32) -> Any:
     ]
     before = [value.copy() for value in values]
     with np.errstate(all="ignore"):
-        result = COMPUTES[made.opcode](made)(*values)
+        result = COMPUTES[op.opcode](op)(*values)
     for value, copy in zip(values, before, strict=True):
         assert value.tobytes() == copy.tobytes(), "an argument was written to"
     return result
@@ -63,13 +63,13 @@ def words(bits: int, count: int = 200, seed: int = 0) -> Any:
     """Return random words with the extreme ones among them."""
     random = np.random.default_rng([bits, seed])
     dtype = np.dtype(f"u{bits // 8}")
-    made = random.integers(0, 1 << bits, count, dtype=dtype)
-    # Small and sparse words hit what uniform ones never do.
-    made[: count // 4] >>= random.integers(0, bits, count // 4).astype(dtype)
+    numbers = random.integers(0, 1 << bits, count, dtype=dtype)
+    # Small and sparse words hit cases out of reach of uniform ones.
+    numbers[: count // 4] >>= random.integers(0, bits, count // 4).astype(dtype)
     top = 1 << (bits - 1)
     ends = np.array([0, 1, 2, top - 1, top, top + 1, 2 * top - 1, 2 * top - 2], dtype)
-    made[-8:] = random.permutation(ends)
-    return made
+    numbers[-8:] = random.permutation(ends)
+    return numbers
 
 
 def signed(value: int, bits: int) -> int:

@@ -31,7 +31,7 @@ HEAD = """
 def ptx(body, num_args, *, threads=32, shared=1024, maps=()):
     """Return a kernel: %r0 is the thread, %r1 shared memory, %rd0… the 64-bit arguments.
 
-    Arguments whose index is in `maps` are tensor maps; their register has the address.
+    Arguments with an index in `maps` are tensor maps; their register has the address.
     """
     params = ",\n".join(
         f"    .param .align 64 .b8 k_param_{i}[128]"
@@ -57,7 +57,7 @@ def run(body, *args, threads=32, shared=1024, grid=1, **options):
 
 
 def faults(body, *args, kind, match=".", threads=32, shared=1024, grid=1, **options):
-    """Run a body that must be faulted, for one of `kind`; return the Fault."""
+    """Run a faulty body, and return its Fault of `kind`."""
     with pytest.raises(Fault, match=match) as caught:
         run(body, *args, threads=threads, shared=shared, grid=grid, **options)
     assert caught.value.kind in (kind if isinstance(kind, tuple) else (kind,)), caught.value
@@ -65,7 +65,7 @@ def faults(body, *args, kind, match=".", threads=32, shared=1024, grid=1, **opti
 
 
 def collect(body, *args, threads=32, shared=1024, bits=32, grid=1, **options):
-    """Run a body that leaves a result in %r63 (%rd63 for 64 bits, %h31 for 16) of each thread."""
+    """Run a body; return each thread's result in %r63 (%rd63 for 64 bits, %h31 for 16)."""
     out = np.full(threads * grid, 0xA5, f"u{bits // 8}")
     register = {16: "%h31", 32: "%r63", 64: "%rd63"}[bits]
     store = f"""

@@ -1,4 +1,4 @@
-"""A program that is recorded, with a stand-in for Triton."""
+"""A recorded program, with a stand-in for Triton."""
 
 from __future__ import annotations
 

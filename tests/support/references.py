@@ -1,14 +1,14 @@
-"""What every kernel of `kernels/` must compute: float64 references and error bounds.
+"""References in float64, with error bounds, for every kernel of `kernels/`.
 
-A reference takes the inputs as they are in memory and returns, for every output, the exact result
-in fp64 and a bound on the error of each element. A bound is the sum of
+A reference takes the inputs as stored in memory. For every output it returns the exact result in
+fp64 and a bound on the error of each element. A bound is the sum of
 
 - the rounding of the result to the output's type (`rounding_error`), and
-- what fp32 arithmetic may lose on the way: a small multiple of EPS, the fp32 unit roundoff, times
-  the magnitude of what was added up. The multiples allow for `ex2.approx`, `rsqrt.approx` and
-  `div.full` (2 ulp each) and for any order of summation.
+- the error of fp32 arithmetic: a small multiple of EPS, the fp32 unit roundoff, times the magnitude
+  of the terms. The multiples allow for `ex2.approx`, `rsqrt.approx` and `div.full` (2 ulp each) and
+  for any order of summation.
 
-They are a few times what is observed, and far below what a wrong kernel does.
+They are a few times the observed errors, and far below the errors of a wrong kernel.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ class Expected:
     bound: Array
 
     def check(self, name: str, actual: Array) -> None:
-        """Assert that `actual` is within the bound everywhere; NaN only where NaN is right."""
+        """Assert `actual` within the bound everywhere; NaN only where expected."""
         assert actual.shape == self.value.shape, f"{name}: {actual.shape} != {self.value.shape}"
-        got = wide(actual)
+        numbers = wide(actual)
         with np.errstate(invalid="ignore"):
-            close = np.abs(got - self.value) <= self.bound
-        right = close | (got == self.value) | (np.isnan(got) & np.isnan(self.value))
+            close = np.abs(numbers - self.value) <= self.bound
+        right = close | (numbers == self.value) | (np.isnan(numbers) & np.isnan(self.value))
         if right.all():
             return
-        at = tuple(int(i) for i in np.argwhere(~right)[0])
+        index = tuple(int(i) for i in np.argwhere(~right)[0])
         raise AssertionError(
-            f"{name}{list(at)} = {got[at]!r}, expected {self.value[at]!r} within "
-            f"{np.broadcast_to(self.bound, got.shape)[at]:.3g}; {np.count_nonzero(~right)} of "
-            f"{got.size} elements are wrong"
+            f"{name}{list(index)} = {numbers[index]!r}, expected {self.value[index]!r} within "
+            f"{np.broadcast_to(self.bound, numbers.shape)[index]:.3g}; {np.count_nonzero(~right)} of "
+            f"{numbers.size} elements are wrong"
         )
 
 
 def exact(value: Array) -> Expected:
-    """Return the expectation that a result is right to the bit."""
+    """Expect a result exact to the bit."""
     return Expected(wide(value), np.zeros(()))
 
 
 def within(value: Array, error: Array | float, scalar: ScalarType) -> Expected:
-    """Return the expectation of a result that is computed within `error` and then rounded."""
+    """Expect a result computed within `error` and then rounded."""
     return Expected(value, rounding_error(np.abs(value) + error, scalar) + error)
 
 
@@ -86,7 +86,7 @@ def rotary(x: Array, cos: Array, sin: Array, positions: Array, out: ScalarType) 
 
 
 def softmax(x: Array, out: ScalarType) -> Expected:
-    """Rounding `x * log2(e)` costs EPS * |x| in the exponent, so that much relative error."""
+    """Rounding `x * log2(e)` costs EPS * |x| in the exponent: a relative error of the result."""
     values = wide(x)
     largest = np.max(values, axis=1, keepdims=True, initial=-np.inf)
     power = np.exp(values - largest)
@@ -129,7 +129,7 @@ def layernorm(
     size = np.mean(np.abs(values), axis=1)
     # An error of the mean moves every element of its row.
     error = (np.abs(values) + size[:, None]) * rstd[:, None] * np.abs(wide(w)) + np.abs(wide(b))
-    # What the mean is off by enters the variance squared, beside the sums' relative error.
+    # The error of the mean enters the variance squared, beside the sums' relative error.
     spread = 1 + size * size / (variance + eps) * EPS
     return (
         within(scaled + wide(b), 32 * EPS * error, out),
@@ -150,7 +150,7 @@ def argmax_rows(x: Array) -> Expected:
 
 
 def cumsum_rows(x: Array, out: ScalarType) -> Expected:
-    """The error of a sum grows with what was added; blocks are summed as trees, then in turn."""
+    """The error of a sum grows with its terms; blocks are summed as trees, then in sequence."""
     values = wide(x)
     return within(np.cumsum(values, axis=1), 32 * EPS * np.cumsum(np.abs(values), axis=1), out)
 
@@ -158,8 +158,8 @@ def cumsum_rows(x: Array, out: ScalarType) -> Expected:
 def quantize_int8_rows(x: Array) -> tuple[Expected, Expected]:
     """Return the integers and the scales.
 
-    An integer is right if it is within half a step of x / scale, give or take what fp32 loses of
-    a number up to 127: where that decides a tie, both neighbours are right.
+    An integer is right within half a step of x / scale, plus the fp32 error of a number up to 127.
+    Near a tie both neighbours are right.
     """
     values = wide(x)
     largest = np.maximum(np.max(np.abs(values), axis=1, initial=0.0), 1e-10)
@@ -173,9 +173,9 @@ def quantize_int8_rows(x: Array) -> tuple[Expected, Expected]:
 
 # ---- matrix products --------------------------------------------------------------------------
 
-# What one addition of an accumulator may lose: tensor cores truncate, so twice a rounding.
+# The error of one addition to an accumulator: tensor cores truncate, so twice a rounding.
 _ACCUMULATOR_EPS = {FP16: 2.0**-10, FP32: 2.0**-23, FP64: 2.0**-53, I32: 0.0}
-# What one fp32 operand may lose of itself.
+# The relative error of one fp32 operand.
 _OPERAND_EPS: dict[InputPrecision, float] = {
     "tf32": 2.0**-10,
     "tf32x3": 2.0**-20,
@@ -193,12 +193,12 @@ class Approximate:
     error: Array
 
     def __add__(self, other: Array | float) -> Approximate:
-        """Add what is exact, in fp32: one more rounding."""
+        """Add an exact operand in fp32: one more rounding."""
         value = self.value + other
         return Approximate(value, self.error + EPS * np.abs(value))
 
     def __mul__(self, factor: Array | float) -> Approximate:
-        """Multiply by what is exact, in fp32."""
+        """Multiply by an exact operand in fp32."""
         value, size = self.value * factor, np.abs(factor)
         return Approximate(value, self.error * size + EPS * np.abs(value))
 
@@ -219,10 +219,10 @@ def dot(
 ) -> Approximate:
     """`a @ b`, (…, M, K) and (…, K, N), of operands of type `scalar`.
 
-    Products are exact but for what `precision` takes from fp32 operands. A sum of K terms in any
-    order loses a few roundings of what has been added up: their number grows with sqrt(K), since
-    errors are as likely up as down, and with K only where tensor cores truncate, 16 at a time. Of fp8
-    products they keep some 13 bits below the largest term; see docs/internals/calibration.md.
+    Products are exact except for the `precision` of fp32 operands. A sum of K terms loses some roundings
+    of its partial sums. Their number grows with sqrt(K), since errors have either sign. It grows with K
+    where tensor cores truncate, 16 terms at a time. Of fp8 products they keep some 13 bits below the
+    largest term; see docs/internals/calibration.md.
     """
     x, y = wide(a), wide(b)
     size = np.abs(x) @ np.abs(y)
@@ -236,7 +236,7 @@ def dot(
 
 
 def _silu(x: Array) -> Array:
-    return x / (1.0 + np.exp(np.minimum(-x, 700.0)))  # beyond that exp overflows
+    return x / (1.0 + np.exp(np.minimum(-x, 700.0)))  # above it exp overflows
 
 
 def activate(x: Approximate, name: str) -> Approximate:
@@ -248,8 +248,8 @@ def activate(x: Approximate, name: str) -> Approximate:
         "silu": _silu(value),
         "gelu": 0.5 * value * (1.0 + erf(value / np.sqrt(2.0))),
     }
-    own = 0.0 if name in ("none", "relu") else EPS * (16 + 2 * np.abs(value)) * np.abs(value)
-    return Approximate(functions[name], 1.13 * x.error + own)
+    rounding = 0.0 if name in ("none", "relu") else EPS * (16 + 2 * np.abs(value)) * np.abs(value)
+    return Approximate(functions[name], 1.13 * x.error + rounding)
 
 
 def attention(
@@ -257,11 +257,11 @@ def attention(
 ) -> tuple[Expected, Expected]:
     """Return the output and the log-sum-exp of (batch, heads, n, d) tensors; fewer kv heads.
 
-    An error of a score is a relative one of its exponential, of which the weights in the type of
-    `v` have half a place in the last more.
+    An absolute error of a score is a relative error of its exponential. Rounding the weights to the
+    type of `v` adds half an ulp.
     """
     group = q.shape[1] // k.shape[1]
-    keys, values = (np.repeat(wide(each), group, axis=1) for each in (k, v))
+    keys, values = (np.repeat(wide(tensor), group, axis=1) for tensor in (k, v))
     product = dot(q, keys.swapaxes(2, 3), scalar) * scale
     scores, score_error = product.value, product.error
     n_queries, n_keys = scores.shape[2:]
@@ -276,7 +276,7 @@ def attention(
     value = weights @ values
     magnitude = np.where(np.isfinite(scores), np.abs(scores), 0.0) + np.abs(largest) * (total > 0)
     relative = 2 * score_error + EPS * (64 + 4 * magnitude + np.sqrt(n_keys))
-    # The denominator sums what is not rounded to the type of `v` yet.
+    # The denominator sums the weights before rounding to the type of `v`.
     worst = np.sum(weights * relative, axis=3, keepdims=True)
     rounding = 2.0 ** -(scalar.mantissa_bits + 1) if scalar != FP32 else 2.5 * 2.0**-10
     error = (weights * (relative + worst + rounding)) @ np.abs(values)
@@ -302,7 +302,7 @@ def embedding_bag(table: Array, index: Array, weight: Array, offset: Array) -> E
     """Weighted sums of rows in order, in fp32; a negative index is none."""
     rows = wide(table)[index] * np.where(index < 0, 0, wide(weight))[:, None]
     bags = [rows[first:last] for first, last in pairwise(offset)]
-    sums, sizes = ([each.sum(axis=0) for each in of] for of in (bags, [abs(b) for b in bags]))
+    sums, sizes = ([terms.sum(axis=0) for terms in of] for of in (bags, [abs(b) for b in bags]))
     return Expected(np.stack(sums), 32 * EPS * np.stack(sizes))
 
 

@@ -1,4 +1,4 @@
-"""Kernels that repeat one thing N times: what a compile does with it must not grow faster than N."""
+"""Kernels with one construct repeated N times, to check for compile time linear in N."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _unrolled(*body: str, before: str = "v = tl.load(x + c, mask=m)", tail: str 
 
 def _repeated(line: str, n: int, before: str = "v = tl.load(x + c, mask=m)") -> str:
     lines = [before, *(line.replace("@", str(i)) for i in range(n))]
-    return HEAD + "".join(f"    {each}\n" for each in lines) + TAIL
+    return HEAD + "".join(f"    {row}\n" for row in lines) + TAIL
 
 
 def _in_rows(line: str, before: str = "v = c * 1.0") -> str:
     lines = [before, "for r in range(n):", "    for i in tl.static_range(N):", f"        {line}"]
-    return HEAD + "".join(f"    {each}\n" for each in lines) + TAIL
+    return HEAD + "".join(f"    {row}\n" for row in lines) + TAIL
 
 
 def _nested(n: int) -> str:
@@ -158,7 +158,7 @@ MANY_LIVE = ("kept loads", "carried")
 
 
 def repeated(name: str, size: int, target: str = "sm_90a", num_warps: int = 4) -> CompileRequest:
-    """Return the request for a kernel that repeats something `size` times."""
+    """Return the request for a kernel with `size` repetitions."""
     return compile_request(
         "kernel",
         source=KERNELS[name](size),

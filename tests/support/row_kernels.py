@@ -1,7 +1,7 @@
-"""Kernels that read rows in loops, and what becomes of each load: the cases of bulk copies.
+"""Kernels with loads of rows in loops, and the expected copies: the cases of bulk copies.
 
-A kernel adds up blocks of `x_ptr`, so integers make every order of sums right to the bit. What it
-loads in each iteration differs from case to case: `load` for how, `element` for of what.
+A kernel adds up blocks of `x_ptr`; integers make every order of sums exact. Cases differ in the load
+of an iteration: `load` is its code, `element` its type.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SOURCE = """def k(
 """
 SIGNATURE = {"out_ptr": "*fp32:16", "stride": "i32:16", "n": "i32:16", "m": "i32"}
 NUM_ROWS = 2
-ROOM = 512  # elements behind a row's end: what must not be read is there to be read
+ROOM = 512  # elements past a row's end, so that a read past the end is possible
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One way to load a block; `other` is what stands for what is masked off."""
+    """One way to load a block; `other` is the value of masked-off lanes."""
 
     load: str
     setup: str = "pass"
@@ -68,9 +68,9 @@ class Rows:
         x = data.astype(DTYPES[self.element])
         return {"x_ptr": x, "out_ptr": out, "stride": stride, "n": n, "m": m}
 
-    def expected(self, made: Mapping[str, Any]) -> np.ndarray:
+    def expected(self, args: Mapping[str, Any]) -> np.ndarray:
         """Return the sums over the blocks of each row."""
-        n, x = made["n"], made["x_ptr"].astype(made["out_ptr"].dtype)
+        n, x = args["n"], args["x_ptr"].astype(args["out_ptr"].dtype)
         blocks = -(-n // self.block)
         padded = np.full((NUM_ROWS, blocks * self.block), self.other, x.dtype)
         padded[:, :n] = x[:, :n]

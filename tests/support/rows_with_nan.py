@@ -9,7 +9,7 @@ Rows = NDArray[np.float32]
 
 
 def rows_with_nan(count: int, length: int, *, ties: bool, seed: int = 0) -> Rows:
-    """Return rows of which half is NaN, the last one all of it; without `ties` all numbers differ."""
+    """Return half-NaN rows, the last one all NaN; without `ties` all numbers differ."""
     random = np.random.default_rng([seed, count, length])
     numbers = random.permuted(np.tile(np.arange(length), (count, 1)), axis=1) - length // 2
     x = (numbers // 4 if ties else numbers).astype(np.float32)
@@ -22,9 +22,9 @@ def rows_with_nan(count: int, length: int, *, ties: bool, seed: int = 0) -> Rows
 
 def places_without_nan(x: Rows, name: str) -> NDArray[np.int32]:
     """Return the first index of each row's maximum or minimum, NaNs left out; 0 if all are."""
-    places = np.zeros(len(x), np.int32)
+    indices = np.zeros(len(x), np.int32)
     for row, numbers in enumerate(x):
-        kept = np.flatnonzero(~np.isnan(numbers))  # np.nanargmax takes a NaN for an infinity
-        if kept.size:
-            places[row] = kept[getattr(np, f"arg{name}")(numbers[kept])]
-    return places
+        columns = np.flatnonzero(~np.isnan(numbers))  # np.nanargmax takes a NaN for an infinity
+        if columns.size:
+            indices[row] = columns[getattr(np, f"arg{name}")(numbers[columns])]
+    return indices

@@ -1,4 +1,4 @@
-"""Run a few ops on arrays: a kernel around them that loads the arrays and stores the results."""
+"""Run a few ops on arrays, in a kernel to load the arrays and store the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Body = Callable[..., Value | Sequence[Value]]
 
 
 def scalar_of(dtype: np.dtype[Any]) -> ScalarType:
-    """Return the IR type that `dtype` holds."""
+    """Return the IR type of `dtype`."""
     return next(scalar for scalar in SCALARS.values() if dtype_of(scalar) == dtype)
 
 
@@ -48,9 +48,9 @@ def pointers(add: Builder, base: Value, shape: tuple[int, ...]) -> Value:
 
 
 def op_kernel(arrays: Sequence[Array], body: Body) -> tuple[Kernel, list[TileType | Any]]:
-    """Return a kernel that applies `body(builder, *tiles)` and stores what it returns.
+    """Return a kernel to apply `body(builder, *tiles)` and store its results.
 
-    Its parameters are pointers to the arrays and then to the results, whose types come second.
+    Its parameters are pointers to the arrays, then to the results. Their types are the second part.
     """
     block = Block([PointerType(scalar_of(array.dtype)) for array in arrays])
     add = Builder(block)
@@ -71,7 +71,7 @@ def op_kernel(arrays: Sequence[Array], body: Body) -> tuple[Kernel, list[TileTyp
 
 
 def run_op(body: Body, *arrays: Array, poison_seed: int = 0) -> list[Array]:
-    """Return what `body(builder, *tiles)` makes of `arrays`, whose extents are powers of two."""
+    """Return the results of `body(builder, *tiles)` on `arrays`, with extents of powers of two."""
     kernel, types = op_kernel(arrays, body)
     verify(kernel)
     outs = [np.empty(shape_of(kind), dtype_of(element_of(kind))) for kind in types]

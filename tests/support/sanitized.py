@@ -1,9 +1,9 @@
-"""Run tests with an extension module that was built with the sanitizers.
+"""Run tests with an extension module built with the sanitizers.
 
-As a plugin, `pytest -p tests.support.sanitized`, it lets `aotc.runtime._native` be the module that
-AOTC_SANITIZED names; the installed one stays as it is. `build` makes that module, `environment` is
-what Python needs to run with it: the sanitizer's library comes first, and memory comes from malloc,
-so that each Python object is a block of its own that can be found freed.
+As a plugin, `pytest -p tests.support.sanitized`, it substitutes the module at AOTC_SANITIZED for
+`aotc.runtime._native`, without a change of the installed one. `build` makes the module. `environment`
+puts the sanitizer's library first and makes Python allocate by malloc. So each Python object is its
+own block, and a use after free is visible.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def _run(command: Sequence[str]) -> str:
 
 
 def environment(library: Path) -> dict[str, str]:
-    """Return the environment of a Python that runs the tests with the module `build` made."""
+    """Return the environment for Python to run the tests with the module of `build`."""
     runtime = _run([_CC, "-print-file-name=libasan.so"]).strip()
     return {
         **os.environ,
         VARIABLE: str(library),
         "LD_PRELOAD": runtime,
         "PYTHONMALLOC": "malloc",
-        # What Python keeps until its end is no leak; leaks of the C library are its own tests' matter.
+        # Python's own allocations until exit are no leaks; the C library's tests check its leaks.
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }

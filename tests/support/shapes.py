@@ -1,4 +1,4 @@
-"""The shapes at which tile kernels go wrong: none, one, a prime, and about a tile's edge."""
+"""Boundary shapes of tile kernels: none, one, a prime, and about a tile's edge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floating-point numbers as rationals: an oracle for rounding that shares nothing with NumPy.
+"""Floating-point numbers as rationals: a rounding oracle independent of NumPy.
 
 Slow and plain: a format is its widths, a value is a Fraction or a special, and `encode` divides
 with remainder.
@@ -98,21 +98,21 @@ def encode(value: Value, layout: Layout, mode: str = "rn") -> int:
 
 
 def as_float(value: Value) -> float:
-    """Return a float with the same sign and class; only those of a Fraction matter."""
+    """Return a float with the same sign and class; only the sign and class of a Fraction matter."""
     return value if isinstance(value, float) else math.copysign(1.0, value)
 
 
 def samples(layout: Layout, count: int, seed: int) -> Any:
-    """Return bits: any at all, sparse ones (which tie), and the special ones."""
+    """Return bits: uniform ones, sparse ones (for ties), and the special ones."""
     random = np.random.default_rng([layout.bits, layout.mantissa_bits, seed])
     dtype = np.dtype(f"u{layout.bits // 8}")
-    made = random.integers(0, np.iinfo(dtype).max, count, dtype=dtype, endpoint=True)
+    bits = random.integers(0, np.iinfo(dtype).max, count, dtype=dtype, endpoint=True)
     # Few bits set, at moderate exponents.
     third = count // 3
     sparse = random.integers(1, 1 << min(layout.mantissa_bits, 6), third).astype(object)
     scale = random.integers(-layout.mantissa_bits, layout.mantissa_bits, third).astype(object)
     signs = random.integers(0, 2, third) * 2 - 1
-    made[:third] = [
+    bits[:third] = [
         encode(Fraction(int(s) * int(k)) * power(int(e)), layout)
         for s, k, e in zip(signs, sparse, scale, strict=True)
     ]
@@ -120,10 +120,10 @@ def samples(layout: Layout, count: int, seed: int) -> Any:
     # Exponents near one another.
     middle = layout.bias << layout.mantissa_bits
     spread = random.integers(-(4 << layout.mantissa_bits), 4 << layout.mantissa_bits, third)
-    made[near] = (middle + spread).astype(dtype)
+    bits[near] = (middle + spread).astype(dtype)
     special = np.array(specials(layout), dtype)
-    made[random.permutation(count)[: special.size]] = special
-    return made
+    bits[random.permutation(count)[: special.size]] = special
+    return bits
 
 
 def specials(layout: Layout) -> list[int]:
@@ -140,7 +140,7 @@ def specials(layout: Layout) -> list[int]:
 
 
 def fma(a: Value, b: Value, c: Value, mode: str) -> Value:
-    """Return a * b + c; `mode` decides the sign of a zero that cancels."""
+    """Return a * b + c; `mode` decides the sign of a zero from cancellation."""
     product = as_float(a) * as_float(b)
     if not all(map(is_finite, (a, b, c))):
         return product + as_float(c)
@@ -175,7 +175,7 @@ def sqrt(a: Value) -> Value:
         return a if a == 0 or a > 0 else math.nan
     if a < 0:
         return math.nan
-    shift = 600  # so that even the least number has 200 bits
+    shift = 600  # 200 bits even for the least number
     scaled, rest = divmod(a.numerator << (2 * shift), a.denominator)
     root = math.isqrt(scaled)
     inexact = rest > 0 or root * root != scaled

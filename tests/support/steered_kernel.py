@@ -1,4 +1,4 @@
-"""A kernel in which a float decides what is stored, and so what is read again."""
+"""A kernel with a float deciding its stores, and so its later loads."""
 
 from __future__ import annotations
 

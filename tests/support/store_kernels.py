@@ -1,8 +1,7 @@
-"""Matrix products that are stored through pointers in many ways.
+"""Matrix products stored through pointers in many ways.
 
-The kernels differ in what they do with a product of A and B, whose columns are contiguous; so N is
-nobody's business but the store's. What was in the output before is random, too, and compared as a
-whole: so an element that nobody was to write shows.
+The kernels differ in the store of a product of A and B. Columns of A and B are contiguous, so N only
+affects the store. The output starts random and is compared as a whole, so a stray write shows.
 """
 
 from __future__ import annotations
@@ -62,11 +61,12 @@ MASKED = "tl.store(out_ptrs, c, mask=inside)"
 
 @dataclass(frozen=True)
 class Case:
-    """One way to store a product: `store`, and what comes before the loop.
+    """One way to store a product: `store`, and the code before the loop.
 
-    The output is an array of (NUM_PARTS, rows, columns), and programs on axis 2 of the grid belong
-    to the parts. `place` returns what of a part the product is written to, `extra` is computed of
-    M, N and the output. The product is added `adds` times to what was there. What `holds` says of M and N, neither of them 0, is what the guards ask.
+    The output is an array of (NUM_PARTS, rows, columns), with the parts on axis 2 of the grid. `place`
+    returns the view of a part for the product; `extra` is computed from M, N and the output. The
+    product is added `adds` times to the old content. `holds` states the guards for M and N, both
+    nonzero.
     """
 
     store: str = MASKED
@@ -180,7 +180,7 @@ UPDATED = {
 
 
 def request(folder: Path, case: Case, num_warps: int = 4, **options: Any) -> CompileRequest:
-    """Return what compiles the kernel of a case."""
+    """Return the compile request for the kernel of a case."""
     path = folder / "kernel.py"
     text = SOURCE.replace("SETUP", case.setup).replace("STORE", case.store)
     path.write_text(text, encoding="utf-8")
@@ -198,7 +198,7 @@ def request(folder: Path, case: Case, num_warps: int = 4, **options: Any) -> Com
 
 
 def launch(case: Case, m: int, n: int, k: int) -> Launch:
-    """Return a launch on random integers, of which every sum is exact."""
+    """Return a launch on random integers with exact sums."""
     random = np.random.default_rng(m + 100 * n + 10000 * k)
     a, b = (
         random.integers(-1, 2, (max(1, extent), -(-(k + 1) // UNIT) * UNIT)).astype(np.float16)
@@ -211,9 +211,9 @@ def launch(case: Case, m: int, n: int, k: int) -> Launch:
     product[:m] = a[:rows, :k].astype(np.float64) @ b[:n, :k].astype(np.float64).T
     expected = out.copy()
     for part in case.parts:
-        place = case.place(expected[part], rows, n)
-        place[...] = (
-            product * max(1, case.adds) + place.astype(np.float64) * bool(case.adds)
+        view = case.place(expected[part], rows, n)
+        view[...] = (
+            product * max(1, case.adds) + view.astype(np.float64) * bool(case.adds)
         ).astype(out.dtype)
     args: dict[str, Any] = {"a_ptr": a, "b_ptr": b, "out_ptr": out}
     args |= {"other_ptr": np.zeros(max(1, m), np.int32), "M": m, "N": n, "K": k}

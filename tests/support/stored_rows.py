@@ -1,7 +1,7 @@
-"""Kernels that store rows in loops, and what becomes of each store: the cases of bulk stores.
+"""Kernels with stores of rows in loops, and the expected copies: the cases of bulk stores.
 
-A kernel stores what it loads, doubled, so results are right to the bit. How it stores, and what else
-it does, differs from case to case.
+A kernel stores its input doubled, so results are exact. Cases differ in the store and in the
+surrounding code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SOURCE = """def k(
 """
 SIGNATURE = {"other_ptr": "*i32:16", "stride": "i32:16", "n": "i32:16", "m": "i32"}
 NUM_ROWS = 2
-ROOM = 512  # elements behind a row's end: what must not be written is there to be written
+ROOM = 512  # elements past a row's end, so that a write past the end is possible
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Stored:
         values = {"x_ptr": x, "out_ptr": out, "other_ptr": other}
         return {**values, "stride": stride, "n": n, "m": m}
 
-    def expected(self, made: Mapping[str, Any]) -> np.ndarray:
-        """Return the rows that are stored, and what lies between them."""
-        out, n = made["out_ptr"].copy(), made["n"]
-        rows = min(made["m"], NUM_ROWS) if "row < m" in self.store else NUM_ROWS
-        x = made["x_ptr"][:rows, :n]
+    def expected(self, args: Mapping[str, Any]) -> np.ndarray:
+        """Return the stored rows, and the gaps between them."""
+        out, n = args["out_ptr"].copy(), args["n"]
+        rows = min(args["m"], NUM_ROWS) if "row < m" in self.store else NUM_ROWS
+        x = args["x_ptr"][:rows, :n]
         added = x.astype(np.float64) * 2 * max(1, self.adds)
         out[:rows, :n] = (added + out[:rows, :n].astype(np.float64) * bool(self.adds)).astype(
             x.dtype

@@ -1,4 +1,4 @@
-"""Text of kernels that load boxes of tensors, before any pass decides which warps issue the loads."""
+"""Text of kernels with tensor loads, before the assignment of loads to warps."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ ALLOC = (
 
 
 def load(name: str, coord: str, tensor: str = "%x") -> str:
-    """Return the text that loads a box into `%NAME_buffer`."""
+    """Return text to load a box into `%NAME_buffer`."""
     return f"  %{name}_buffer = {ALLOC}\n  gpu.sync_tma_load({tensor}, %{name}_buffer, {coord})\n"
 
 
 def read(name: str, to: str = "") -> str:
-    """Return the text that reads `%NAME_buffer` as `%NAME`, or as `%TO`."""
+    """Return text to read `%NAME_buffer` as `%NAME`, or as `%TO`."""
     kind = "{layout = #1, vector = 2} : tile<128xi32, #1>"
     return f"  %{to or name} = gpu.shared_load(%{name}_buffer) {kind}\n"
 
 
 def keep(name: str) -> str:
-    """Return the text of something that makes a tile needed."""
+    """Return text to use a tile."""
     arguments = f"(%{name}_l: i32, %{name}_r: i32)"
     return (
         f"  %{name}_first = gpu.reduce(%{name}) {{axis = 0}} {arguments} {{\n"
@@ -45,29 +45,29 @@ def keep(name: str) -> str:
 
 
 def copy(name: str, coord: str, tensor: str = "%x") -> str:
-    """Return the text that copies box number `coord` of a tensor to y."""
-    at = f"%{name}_at"
+    """Return text to copy box number `coord` of a tensor to y."""
+    start = f"%{name}_at"
     return (
         f"  %{name}_wide = arith.constant {{value = 128, type = i32}} : i32\n"
-        f"  {at} = arith.mul({coord}, %{name}_wide) : i32\n"
-        f"{load(name, at, tensor)}{read(name)}  %{name}_out = {ALLOC}\n"
+        f"  {start} = arith.mul({coord}, %{name}_wide) : i32\n"
+        f"{load(name, start, tensor)}{read(name)}  %{name}_out = {ALLOC}\n"
         f"  gpu.shared_store(%{name}, %{name}_out) {{vector = 2}}\n  gpu.proxy_fence\n"
-        f"  gpu.tma_store(%y, %{name}_out, {at})\n  gpu.tma_store_wait\n"
+        f"  gpu.tma_store(%y, %{name}_out, {start})\n  gpu.tma_store_wait\n"
     )
 
 
 def loop(body: str, *, variable: str = "i", hints: str = "") -> str:
-    """Return the text of a loop from 0 to `%n` that carries nothing."""
+    """Return the text of a loop from 0 to `%n` without loop-carried values."""
     return f"  scf.for(%zero, %n, %one) {hints}(%{variable}: i32) {{\n{body}  scf.yield()\n  }}\n"
 
 
 def branch(condition: str, body: str) -> str:
-    """Return the text of a branch whose other arm does nothing."""
+    """Return the text of a branch with an empty else arm."""
     return f"  scf.if({condition}) () {{\n{body}  scf.yield()\n  }} () {{\n  scf.yield()\n  }}\n"
 
 
 def either(condition: str, body: str, other: str) -> str:
-    """Return the text of a branch with two arms that return nothing."""
+    """Return the text of a branch with two arms and no results."""
     return f"  scf.if({condition}) () {{\n{body}  scf.yield()\n  }} () {{\n{other}  scf.yield()\n  }}\n"
 
 
@@ -88,15 +88,15 @@ def kernel_of(body: str, *, num_warps: int = 2) -> Kernel:
 
 
 def check_same_results(whole: Kernel, divided: Kernel, counts: Iterable[int]) -> None:
-    """Check that two kernels store the same, the second without races, for these values of `n`."""
+    """Compare the stores of two kernels, the second checked for races, for these values of `n`."""
     rng = np.random.default_rng(1)
     x, z = (rng.integers(0, 99, 128 * 9, np.int32) for _ in range(2))
     for n in counts:
         for is_set in (False, True):
-            found: list[np.ndarray] = []
+            outputs: list[np.ndarray] = []
             for kernel in (whole, divided):
                 y = np.zeros_like(x)
                 check = kernel is divided
                 run(kernel, (1,), [x, z, y, np.zeros(1, np.int32), n, is_set], check_races=check)
-                found.append(y)
-            np.testing.assert_array_equal(*found)
+                outputs.append(y)
+            np.testing.assert_array_equal(*outputs)

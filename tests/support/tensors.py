@@ -1,8 +1,8 @@
 """Arrays for kernel tests: random inputs, poisoned outputs, guard zones, chosen misalignment.
 
-Every tensor lies inside an allocation of its own with guard zones before and after, and between
-its rows where its stride is larger than a row. What a kernel writes outside the tensor is seen by
-comparing the allocation with what it was.
+Every tensor lies in its own allocation, with guard zones before and after it, and between its rows
+if the stride is larger than a row. A comparison with the old allocation shows writes outside the
+tensor.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from aotc.verify.interpreter.numerics import dtype_of
 
 Array = npt.NDArray[Any]
 
-# A multiple of 16 bytes for every element size, so the misalignment is what was asked for.
+# A multiple of 16 bytes for every element size, so the requested misalignment is exact.
 GUARD_ELEMS = 64
 
 
 @dataclass
 class Tensor:
-    """An allocation and the part of it that a kernel is handed.
+    """An allocation, and the view of it for a kernel.
 
     `base` is one-dimensional; `view` starts `offset_elems` into it.
     """
@@ -39,9 +39,9 @@ class Tensor:
         self.before = self.base.copy()
 
     def check_surroundings(self, after: Array | None = None) -> None:
-        """Assert that everything in the allocation but the view is as it was.
+        """Assert that the allocation is unchanged outside the view.
 
-        `after` is the allocation copied back from where the kernel ran, if that was elsewhere.
+        `after` is the allocation copied back from the device, if the kernel ran there.
         """
         outside = np.ones(self.base.shape, np.bool_)
         strides = [stride // self.base.itemsize for stride in self.view.strides]
@@ -54,7 +54,7 @@ class Tensor:
 
 
 def tensor(content: Array, *, stride_elems: int = 0, misaligned_elems: int = 0) -> Tensor:
-    """Return a tensor that holds `content`, its rows `stride_elems` apart (0: right after another).
+    """Return a tensor of `content`, its rows `stride_elems` apart (0: contiguous).
 
     The rest of the allocation is poison. The tensor starts `misaligned_elems` past a multiple of
     16 bytes.
@@ -73,7 +73,7 @@ def tensor(content: Array, *, stride_elems: int = 0, misaligned_elems: int = 0) 
 
 
 def poison(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an array that no kernel computes by chance: NaN, or 0xA5 in every byte."""
+    """Return an array of unlikely results: NaN, or 0xA5 in every byte."""
     if dtype.kind in "iub":
         return np.full(prod(shape) * dtype.itemsize, 0xA5, np.uint8).view(dtype).reshape(shape)
     return np.full(shape, np.nan, dtype)

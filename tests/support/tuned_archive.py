@@ -1,4 +1,4 @@
-"""An archive to tune on the fake driver: a kernel whose configs are told apart by their symbols."""
+"""An archive to tune on the fake driver: a kernel with one symbol per config."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TARGET = "sm_90a"
 
 
 def scale_kernel(num_configs: int, name: str = "scale") -> Kernel:
-    """A kernel whose config I has the symbol NAME_I_; the last one needs an even n."""
+    """A kernel with the symbol NAME_I_ for config I; the last config needs an even n."""
     symbols = [f"{name}_{index}_" for index in range(num_configs)]
     variants = tuple(
         Variant(

@@ -1,4 +1,4 @@
-"""Kernels that `aotc verify` must find right."""
+"""Kernels `aotc verify` must pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aotc.package.verify.variants import VariantResult, verify_next
 
 
 def check_verified(folder: Path, source: str, manifest: str) -> VariantResult:
-    """Verify the one variant of a manifest over `kernels.py`; return its result, which is right."""
+    """Verify the one variant of a manifest over `kernels.py`; assert and return its success."""
     (folder / "kernels.py").write_text(source)
     (folder / "kernels.toml").write_text(manifest)
     (subject,) = subjects_of_manifest(load(str(folder / "kernels.toml")))

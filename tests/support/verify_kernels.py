@@ -1,4 +1,4 @@
-"""Small kernels to choose inputs for and to verify: one for each thing that can be told of one."""
+"""Small kernels for input choice and verification, one per property of a kernel."""
 
 import triton
 import triton.language as tl
@@ -21,14 +21,14 @@ def scale_rows_in_turn(x_ptr, out_ptr, stride, n_rows, n_cols, factor, BLOCK: tl
     """Store x * factor, some rows a program, one after the other."""
     cols = tl.arange(0, BLOCK)
     for row in range(tl.program_id(0), n_rows, tl.num_programs(0)):
-        at = row.to(tl.int64) * stride + cols
-        x = tl.load(x_ptr + at, mask=cols < n_cols)
-        tl.store(out_ptr + at, x * factor, mask=cols < n_cols)
+        offsets = row.to(tl.int64) * stride + cols
+        x = tl.load(x_ptr + offsets, mask=cols < n_cols)
+        tl.store(out_ptr + offsets, x * factor, mask=cols < n_cols)
 
 
 @triton.jit
 def to_bytes(x_ptr, out_ptr, n, scale, BLOCK: tl.constexpr):
-    """Store |x * scale| as bytes, of which some are undefined if it is large."""
+    """Store |x * scale| as bytes; large values are undefined."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i, mask=i < n)
     tl.store(out_ptr + i, tl.abs(x * scale).to(tl.uint8), mask=i < n)
@@ -36,7 +36,7 @@ def to_bytes(x_ptr, out_ptr, n, scale, BLOCK: tl.constexpr):
 
 @triton.jit
 def added_if(x_ptr, out_ptr, n, scale, BLOCK: tl.constexpr):
-    """Store x * scale, and nothing if that is nothing."""
+    """Store x * scale where it is nonzero."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     if scale != 0.0:
         tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n) * scale, mask=i < n)
@@ -53,7 +53,7 @@ def sum_rows(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
 
 @triton.jit
 def gather(x_ptr, index_ptr, out_ptr, n, stride_x, BLOCK: tl.constexpr):
-    """Store the first two elements of the rows that are named."""
+    """Store the first two elements of the indexed rows."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = i < n
     row = tl.load(index_ptr + i, mask=mask, other=0)
@@ -65,7 +65,7 @@ def gather(x_ptr, index_ptr, out_ptr, n, stride_x, BLOCK: tl.constexpr):
 
 @triton.jit
 def leaky(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store what masked-off lanes hold: nobody knows what that is."""
+    """Store the undefined values of masked-off lanes."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i, mask=i < n - 1)
     tl.store(out_ptr + i, x, mask=i < n)
@@ -88,7 +88,7 @@ def count(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def placed(x_ptr, counter_ptr, out_ptr, BLOCK: tl.constexpr):
-    """Copy a row to the next place that is free: which one that is, who comes first decides."""
+    """Copy a row to the next free slot, in the order of arrival."""
     i = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + tl.program_id(0) * BLOCK + i)
     tl.store(out_ptr + tl.atomic_add(counter_ptr, 1) * BLOCK + i, x)
@@ -108,7 +108,7 @@ def locked(x_ptr, lock_ptr, out_ptr, BLOCK: tl.constexpr):
 
 @triton.jit
 def last_adds(x_ptr, parts_ptr, counter_ptr, out_ptr, BLOCK: tl.constexpr):
-    """Leave a sum, and let whoever comes last add up those of all programs."""
+    """Store a partial sum; the last program adds up the sums of all programs."""
     i = tl.arange(0, BLOCK)
     program, num_programs = tl.program_id(0), tl.num_programs(0)
     tl.store(parts_ptr + program, tl.sum(tl.load(x_ptr + program * BLOCK + i), axis=0))
@@ -166,7 +166,7 @@ def halved(x_ptr, BLOCK: tl.constexpr):
 
 @triton.jit
 def halved_and_spread(x_ptr, out_ptr, BLOCK: tl.constexpr):
-    """Halve x in place, and repeat what it was along rows: the second copies are used."""
+    """Halve x in place, and repeat its old value along rows: the second copies are used."""
     i, k = tl.arange(0, BLOCK), tl.arange(0, 32)
     x = tl.load(x_ptr + i)
     tl.store(x_ptr + i, 0.5 * x)
@@ -175,7 +175,7 @@ def halved_and_spread(x_ptr, out_ptr, BLOCK: tl.constexpr):
 
 @triton.jit
 def turned(x_ptr, out_ptr, BLOCK: tl.constexpr):
-    """Store x backwards in out, by way of out: threads read what others wrote."""
+    """Store x backwards through out: threads read other threads' writes."""
     i = tl.arange(0, BLOCK)
     tl.store(out_ptr + i, tl.load(x_ptr + i))
     tl.debug_barrier()
@@ -231,7 +231,7 @@ def grouped_pointers(rows_ptr, out_ptrs, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def causal_sums(x, y, out, n_queries, n_keys, BLOCK: tl.constexpr):
-    """Add up the blocks of x that a block of queries may see, and one of y; the last sees all."""
+    """Add up the blocks of x visible to a block of queries, and one of y; the last sees all."""
     head = tl.program_id(1)
     first_query = tl.program_id(0) * BLOCK
     total = y.load([head, first_query])
@@ -256,11 +256,11 @@ def head_rows(x_ptr, out_ptr, n_heads, n_rows, BLOCK: tl.constexpr):
 
 @triton.jit
 def looked_up(x_ptr, table_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Look up what a table has for values that hardware may round otherwise."""
+    """Look up a table by values of hardware-dependent rounding."""
     lanes = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + lanes, mask=lanes < n, other=0.0)
-    place = (tl.exp2(tl.minimum(tl.abs(x), 4.0)) * 8.0).to(tl.int32)
-    tl.store(out_ptr + lanes, tl.load(table_ptr + place), mask=lanes < n)
+    index = (tl.exp2(tl.minimum(tl.abs(x), 4.0)) * 8.0).to(tl.int32)
+    tl.store(out_ptr + lanes, tl.load(table_ptr + index), mask=lanes < n)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Cases of products whose weights have fewer bits than the rows they multiply; see `hopper_cases`."""
+"""Cases of products with weights of fewer bits than the rows; see `hopper_cases`."""
 
 from __future__ import annotations
 
@@ -61,18 +61,20 @@ def _int4(
     words = (numbers.reshape(n, -1, 8) << element // 2 * 4 + element % 2 * 16).sum(2)
     scales = normal(rng, (groups, n), scalar)
     zeros = np.full((groups, n), 8)
-    asked: dict[str, Tensor] = {}
+    optional: dict[str, Tensor] = {}
     if has_zeros:
         zeros = rng.integers(0, 16, (groups, n))
-        asked = {"zeros": matrix(zeros.astype(dtype_of(scalar)))}
-    each_zero, each_scale = (each.T.repeat(group, 1)[:, :k] for each in (zeros, wide(scales)))
+        optional = {"zeros": matrix(zeros.astype(dtype_of(scalar)))}
+    each_zero, each_scale = (
+        group_numbers.T.repeat(group, 1)[:, :k] for group_numbers in (zeros, wide(scales))
+    )
     w = (numbers - each_zero) * each_scale
     out = output((m, n), scalar)
     shared, expected = split_tiles(build, cdiv(m, build["BLOCK_M"]) * cdiv(n, build["BLOCK_N"]))
     args = {
         "w": matrix(words.astype(np.uint32).view(np.int32)), "x": matrix(x),
         "scales": matrix(scales), "out_ptr": out, **sizes_of(shape),
-        "stride_om": out.view.strides[0] // out.view.itemsize, **asked,
+        "stride_om": out.view.strides[0] // out.view.itemsize, **optional,
     }  # fmt: skip
     exact = references.dot(x, w.astype(dtype_of(scalar)).T, scalar)
     return Launch({**args, **shared}, {"out_ptr": exact.rounded(scalar), **expected})
@@ -178,13 +180,13 @@ WEIGHT_CASES = (
         tuple(
             {
                 **_INT4_BLOCKS,
-                "BLOCK_K": 32 << at,
-                "BYTES_K": 16 << at,
+                "BLOCK_K": 32 << index,
+                "BYTES_K": 16 << index,
                 "WORDS_K": 1,
-                "SPLIT_K": at,
+                "SPLIT_K": index,
                 "DECODE": True,
             }
-            for at in (1, 2)
+            for index in (1, 2)
         ),
         ("bf16",),
         SHARED,

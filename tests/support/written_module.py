@@ -1,4 +1,4 @@
-"""Modules that a test writes and imports."""
+"""Modules written and imported by a test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def written_module(path: Path, text: str) -> ModuleType:
-    """Write the text of a module to `path`; return the module, which `import` does not know."""
+    """Write a module to `path` and load it, without a place in `sys.modules`."""
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

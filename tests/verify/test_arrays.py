@@ -1,4 +1,4 @@
-"""What stands in for NumPy's own does what NumPy's own does."""
+"""Fast replacements of NumPy functions match NumPy's."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from aotc.verify.arrays import any_in_rows
 @pytest.mark.parametrize("count", [0, 1, 13])
 def test_rows_that_hold_a_flag(count: int, width: int) -> None:
     flags = np.random.default_rng(count * 32 + width).random((count, width)) < 0.1
-    for each in (flags, np.asfortranarray(flags), flags[::-1], ~flags & flags):
-        assert any_in_rows(each).tolist() == each.any(axis=1).tolist()
+    for rows in (flags, np.asfortranarray(flags), flags[::-1], ~flags & flags):
+        assert any_in_rows(rows).tolist() == rows.any(axis=1).tolist()

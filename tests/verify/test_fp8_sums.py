@@ -40,7 +40,7 @@ def _exponent(factor: Fraction, kind: str) -> int:
 
 
 def _unit(value: Fraction) -> Fraction:
-    """Return what the last bit of a number of 14 bits stands for."""
+    """Return the value of the last bit of a 14-bit number."""
     return Fraction(2) ** (floor(log2(value)) - 13)
 
 

@@ -1,4 +1,4 @@
-"""Planted compiler bugs: `aotc verify` sees them, at the launches that it chooses by itself."""
+"""Planted compiler bugs: `aotc verify` finds them, at its own choice of launches."""
 
 from __future__ import annotations
 

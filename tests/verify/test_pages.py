@@ -1,4 +1,4 @@
-"""Pages that are held, however far apart they are."""
+"""Sparse pages at any distance."""
 
 import tracemalloc
 
@@ -23,8 +23,8 @@ def test_pages_are_held_in_the_order_of_their_touch() -> None:
 
     pages.places(np.array([5, FAR, PAGE_BYTES, PAGE_BYTES + 1]), hold)
     assert missing == [1]
-    places = pages.places(np.array([7, FAR + 9, 3 * PAGE_BYTES + 1]))
-    assert places.tolist() == [PAGE_BYTES + 7, 9, 2 * PAGE_BYTES + 1]
+    positions = pages.places(np.array([7, FAR + 9, 3 * PAGE_BYTES + 1]))
+    assert positions.tolist() == [PAGE_BYTES + 7, 9, 2 * PAGE_BYTES + 1]
 
 
 def test_a_page_far_away_takes_no_more_room() -> None:

@@ -1,4 +1,4 @@
-"""What `printf` makes of numbers, and where they are in its buffer."""
+"""Formatting of `printf` numbers, and their offsets in its buffer."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def test_numbers_are_printed_as_c_does(text: str, numbers: list[float], expected
 
 
 def test_numbers_lie_at_multiples_of_their_sizes() -> None:
-    places = places_of("%u %f %d%% %llx %08x")
-    assert [(each.offset, each.size_bytes) for each in places] == [
+    arguments = places_of("%u %f %d%% %llx %08x")
+    assert [(argument.offset, argument.size_bytes) for argument in arguments] == [
         *((0, 4), (8, 8), (16, 4), (24, 8), (32, 4))
     ]
-    assert places[2].number(b"\xff\xff\xff\xff") == -1
-    assert places[4].number(b"\xff\xff\xff\xff") == (1 << 32) - 1
-    assert places[1].number(b"\0\0\0\0\0\0\xf8\x3f") == 1.5
+    assert arguments[2].number(b"\xff\xff\xff\xff") == -1
+    assert arguments[4].number(b"\xff\xff\xff\xff") == (1 << 32) - 1
+    assert arguments[1].number(b"\0\0\0\0\0\0\xf8\x3f") == 1.5

@@ -1,4 +1,4 @@
-"""Memory that takes room only where it is written to."""
+"""Zeroed memory with pages allocated on write."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _refuse(size_bytes: int) -> mmap.mmap:
 def test_far_more_than_a_machine_has(is_counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if is_counted:
         monkeypatch.setattr(sparse_memory, "_unreserved", _refuse)
-    held = [sparse_zeros(1 << 38) for _ in range(3)]
-    for number, zeros in enumerate(held):
+    arrays = [sparse_zeros(1 << 38) for _ in range(3)]
+    for number, zeros in enumerate(arrays):
         zeros[-1] = number + 1
         assert zeros[[0, 1 << 37, -1]].tolist() == [0, 0, number + 1]
 

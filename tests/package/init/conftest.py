@@ -1,4 +1,4 @@
-"""Fixtures: a source in a folder, the tables and the text that are written for it."""
+"""Fixtures: a source in a folder, the tables and the text written for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that are not plain functions of a module, what they capture, and other guesses."""
+"""Kernels other than plain module functions, their captures, and other guesses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make(dtype, BLOCK, act=relu, eps=1e-6):
 def test_what_a_kernel_captures_is_given(tables: Tables) -> None:
     (kernel,) = tables(CAPTURING + "run = make(tl.float16, 128)\n")
     assert kernel["captures"] == {"dtype": "fp16", "BLOCK": 128, "act": "relu", "eps": 1e-6}
-    assert "grid" not in kernel  # it would name BLOCK, which is no parameter
+    assert "grid" not in kernel  # it would name BLOCK, not a parameter
 
 
 def test_what_a_kernel_captures_and_no_call_tells_is_guessed(write: Write) -> None:
@@ -61,7 +61,7 @@ def test_floats_that_a_function_makes_of_integers(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "definition",
     [
         "K = triton.jit(plain)",
         "K = triton.jit(do_not_specialize=['n'])(plain)",
@@ -69,10 +69,12 @@ def test_floats_that_a_function_makes_of_integers(tables: Tables) -> None:
         "K = triton.heuristics({'F': lambda args: bool(args['F'])})(triton.jit(plain))",
     ],
 )
-def test_a_plain_function_goes_by_the_kernel_that_is_made_of_it(tables: Tables, made: str) -> None:
+def test_a_plain_function_goes_by_the_kernel_that_is_made_of_it(
+    tables: Tables, definition: str
+) -> None:
     (kernel,) = tables(
         "def plain(p, n, F: tl.constexpr):\n    if F:\n        tl.store(p, n)\n"
-        f"{made}\ndef run(p, n, f): K[(1,)](p, n, F=f)\n"
+        f"{definition}\ndef run(p, n, f): K[(1,)](p, n, F=f)\n"
     )
     assert kernel["source"] == "ops.py:K"
     assert kernel["choices"] == {"F": [True, False]}

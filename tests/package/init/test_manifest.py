@@ -1,4 +1,4 @@
-"""Manifests from sources: what is known, what is a type variable, what has a TODO."""
+"""Manifests from sources: inferred values, type variables, TODOs."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_loops_that_are_unrolled_are_short(write: Write, bounds: str, line: str)
     ],
 )
 def test_launches(tables: Tables, launches: list[str], expected: dict[str, Any]) -> None:
-    body = "\n".join(f"    {one}" for one in launches)
+    body = "\n".join(f"    {launch}" for launch in launches)
     (kernel,) = tables(
         "import math\nN = 7\n@triton.jit\ndef k(p, n, D: tl.constexpr):\n    tl.store(p, 1.5)\n"
         f"def run(x, n, D, rows, args):\n    grid = lambda meta: (triton.cdiv(n, 8),)\n{body}\n"
@@ -235,7 +235,7 @@ def test_an_autotuner_of_a_function_that_asks_for_the_gpu(tables: Tables, how: s
     text = TUNED_BY_GPU.replace("@triton.heuristics", f"{how}\n@triton.heuristics")
     (kernel,) = tables(text + ("" if how else "\nk = tuned(k)\n"))
     assert kernel["configs"] == "autotune"
-    assert kernel["constants"] == {"SIZE": 1, "EVEN": False}  # what no launcher computes
+    assert kernel["constants"] == {"SIZE": 1, "EVEN": False}  # not computable by a launcher
     assert "choices" not in kernel
 
 
@@ -257,7 +257,7 @@ def test_kernels_in_functions_and_classes(tables: Tables) -> None:
         "def make():\n    @triton.jit\n    def k(p): tl.store(p, 1)\n    return k\n"
         "class Ops:\n    @staticmethod\n    @triton.jit\n    def k(p): tl.store(p, 1)\n"
     )
-    assert [one["source"] for one in kernels] == ["ops.py:make.k", "ops.py:Ops.k"]
+    assert [kernel["source"] for kernel in kernels] == ["ops.py:make.k", "ops.py:Ops.k"]
     assert kernels[1]["name"] == "ops_k"
 
 
@@ -300,7 +300,9 @@ def test_a_bug_leaves_out_one_kernel(write: Write, monkeypatch: pytest.MonkeyPat
             raise IRError("no such op")
 
     monkeypatch.setattr(trial, "compile_ptx", compiled)
-    kernels = "".join(KERNEL.format("p", "1.0").replace("k(", f"{one}(") for one in ("bad", "good"))
+    kernels = "".join(
+        KERNEL.format("p", "1.0").replace("k(", f"{name}(") for name in ("bad", "good")
+    )
     written = write(kernels)
     assert written.num_kernels == 1
     assert written.refused == ["bad (ops.py:5): a bug in aotc: IRError: no such op"]
@@ -372,7 +374,9 @@ def test_a_guess_that_does_not_build_is_changed(tables: Tables) -> None:
     )
     types = kernel["types"]
     named = [kernel["signature"][name].strip("*:16?") for name in ("a_ptr", "scale_ptr")]
-    assert len({types.get(one, [one])[0] for one in named}) == 1  # dot takes one dtype
+    assert (
+        len({types.get(argument, [argument])[0] for argument in named}) == 1
+    )  # dot takes one dtype
 
 
 def test_what_a_loop_carries_is_compared_at_its_end(tables: Tables) -> None:
@@ -415,8 +419,8 @@ def test_sizes_that_must_be_equal_shrink_together(tables: Tables) -> None:
 
 
 SWITCHES = "@triton.jit\ndef k(p, {}):\n    x = 1.0\n{}    tl.store(p, x)\n".format(
-    ", ".join(f"HAS_{at}: tl.constexpr" for at in range(8)),
-    "".join(f"    if HAS_{at}:\n        x += {at}.0\n" for at in range(8)),
+    ", ".join(f"HAS_{number}: tl.constexpr" for number in range(8)),
+    "".join(f"    if HAS_{number}:\n        x += {number}.0\n" for number in range(8)),
 )
 
 
@@ -427,8 +431,8 @@ def test_the_smallest_set_comes_first(write: Write) -> None:
 
 
 def test_configs_of_an_autotuner_count(tables: Tables) -> None:
-    configs = ", ".join(f"triton.Config({{'B': {2**at}}})" for at in range(4, 12))
-    switches = ", ".join(f"HAS_{at}: tl.constexpr" for at in range(4))
+    configs = ", ".join(f"triton.Config({{'B': {2**number}}})" for number in range(4, 12))
+    switches = ", ".join(f"HAS_{number}: tl.constexpr" for number in range(4))
     (kernel,) = tables(
         f"@triton.autotune(configs=[{configs}], key=[])\n@triton.jit\n"
         f"def k(p, B: tl.constexpr, {switches}): tl.store(p + tl.arange(0, B), 1.5)\n"
@@ -438,15 +442,15 @@ def test_configs_of_an_autotuner_count(tables: Tables) -> None:
 
 def test_all_of_it(write: Write) -> None:
     write(SWITCHES)
-    for wanted, dtypes in (
+    for selection, dtypes in (
         (Wanted(all=True), ["bf16", "fp16", "fp32"]),
         (Wanted(("fp16", "fp32")), ["fp16", "fp32"]),
     ):
-        written = write_manifest(["ops.py"], "kernels.toml", ["sm_90a"], wanted)
+        written = write_manifest(["ops.py"], "kernels.toml", ["sm_90a"], selection)
         (kernel,) = tomli.loads(written.text)["kernel"]
         assert kernel["types"]["T"] == dtypes
         sizes = map(len, kernel["choices"].values())
-        assert (math.prod(sizes) == 2**8) == wanted.all
+        assert (math.prod(sizes) == 2**8) == selection.all
 
 
 def test_a_dtype_that_is_none(write: Write) -> None:
@@ -480,7 +484,7 @@ def test_files_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "version": "0.1.0",
         "targets": ["sm_80", "sm_90a"],
     }
-    assert [one["source"] for one in document["kernel"]] == ["../lib/a.py:k", "../lib/b.py:k"]
+    assert [kernel["source"] for kernel in document["kernel"]] == ["../lib/a.py:k", "../lib/b.py:k"]
     assert document["kernel"][1]["name"] == "b_k"
     assert not Path("ran").exists()
 

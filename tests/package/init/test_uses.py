@@ -1,4 +1,4 @@
-"""What a kernel does with its parameters."""
+"""Uses of a kernel's parameters."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def test_what_a_called_function_does_counts(tmp_path: Path) -> None:
         PRELUDE + "from .inner import read\n@triton.jit\n"
         "def k(p, n, s, KIND): x = read(p + 1, scale=s, at=n * 2, kind=KIND)\n"
     )
-    found = of(tmp_path / "k.py")
-    assert found.of("p") == Use.POINTER
-    assert found.of("n") == Use.OFFSET | Use.INTEGER
-    assert found.of("s") == Use.FLOAT
-    assert {ast.unparse(one) for one in found.compared["KIND"]} == {"'a'"}
+    uses = of(tmp_path / "k.py")
+    assert uses.of("p") == Use.POINTER
+    assert uses.of("n") == Use.OFFSET | Use.INTEGER
+    assert uses.of("s") == Use.FLOAT
+    assert {ast.unparse(operand) for operand in uses.compared["KIND"]} == {"'a'"}
 
 
 def test_what_heuristics_ask_and_what_stores_cast_to(tmp_path: Path) -> None:
@@ -97,6 +97,6 @@ def test_what_heuristics_ask_and_what_stores_cast_to(tmp_path: Path) -> None:
         "def k(p, q, HAS: tl.constexpr):\n"
         "    tl.store(q, tl.load(p).to(tl.int8))\n    tl.store(p, tl.load(q).to(tl.float32))\n"
     )
-    found = of(tmp_path / "k.py")
-    assert found.of("p") == Use.POINTER | Use.NONE_TEST
-    assert found.stored == {"q": {"i8"}}
+    uses = of(tmp_path / "k.py")
+    assert uses.of("p") == Use.POINTER | Use.NONE_TEST
+    assert uses.stored == {"q": {"i8"}}

@@ -1,4 +1,4 @@
-"""Logs of JIT monitors: what they say was compiled, whatever form they have, and what cannot be read."""
+"""Logs of JIT monitors: compiled kernels, in every form of log, and unreadable lines."""
 
 from __future__ import annotations
 
@@ -53,15 +53,19 @@ SHOWN = "INFO\n" + json.dumps(
 NAMES = ("x", "y", "n", "bias", "shape", "scale", "BLOCK", "DTYPE", "MODE")
 
 
-def plain(one: Compiled) -> tuple[object, ...]:
-    """Return what a specialisation says, with names for positions."""
+def plain(kernel: Compiled) -> tuple[object, ...]:
+    """Return the fields of a specialisation, with names for positions."""
 
     def named(path: tuple[int | str, ...]) -> tuple[object, ...]:
         return (NAMES[path[0]] if isinstance(path[0], int) else path[0], *path[1:])
 
-    types = one.types if isinstance(one.types, dict) else dict(zip(NAMES, one.types, strict=True))
-    constants = {named(path): value for path, value in one.constants.items()}
-    return one.name, types, constants, {named(path) for path in one.divisible}
+    types = (
+        kernel.types
+        if isinstance(kernel.types, dict)
+        else dict(zip(NAMES, kernel.types, strict=True))
+    )
+    constants = {named(path): value for path, value in kernel.constants.items()}
+    return kernel.name, types, constants, {named(path) for path in kernel.divisible}
 
 
 @pytest.mark.parametrize(
@@ -70,8 +74,8 @@ def plain(one: Compiled) -> tuple[object, ...]:
 def test_every_form_says_the_same(text: str) -> None:
     log = read_log(f"starting\n{{not JSON\n{text}\n[1, 2]\n{{}}\n")
     assert log.problems == []
-    (found,) = log.compiled
-    name, types, constants, divisible = plain(found)
+    (kernel,) = log.compiled
+    name, types, constants, divisible = plain(kernel)
     assert name == "add"
     assert types == {**DATA["signature"]}  # type: ignore[dict-item]
     assert constants == {
@@ -79,9 +83,9 @@ def test_every_form_says_the_same(text: str) -> None:
         ("BLOCK",): {"value": 64}, ("DTYPE",): {"value": "fp32"}, ("MODE",): {"value": "a, (b"},
     }  # fmt: skip
     assert divisible == {("x",), ("shape", 1)}
-    assert found.options["num_warps"] == 2
-    assert found.open_promises is False
-    assert found.arch == (90 if text in (HOOK, NESTED, SHOWN) else 0)
+    assert kernel.options["num_warps"] == 2
+    assert kernel.open_promises is False
+    assert kernel.arch == (90 if text in (HOOK, NESTED, SHOWN) else 0)
 
 
 def test_values_are_read_not_evaluated() -> None:
@@ -90,8 +94,8 @@ def test_values_are_read_not_evaluated() -> None:
         "('constexpr', constexpr[3]), ('constexpr', -inf), ('constexpr', <object at 0x7f00>), "
         "('constexpr', __import__('os').getcwd()), ('constexpr', uint8)]{})"
     )
-    (found,) = read_log(line).compiled
-    values = list(found.constants.values())
+    (kernel,) = read_log(line).compiled
+    values = list(kernel.constants.values())
     assert values[0] == {"function": {"module": "pkg.ops", "function": "act"}}
     assert values[1:3] == [{"value": 3}, {"value": float("-inf")}]
     assert values[3:5] == [{"other": "<object at 0x7f00>"}, {"other": "__import__('os').getcwd()"}]
@@ -100,9 +104,9 @@ def test_values_are_read_not_evaluated() -> None:
 
 def test_promises_that_are_cut_short_are_open() -> None:
     cut = VERBOSE.replace("(1,): [], (4, 1): [['tt.divisibility', 16]]}]", "(1,): [['tt.div...")
-    (found,) = read_log(cut).compiled
-    assert found.divisible == {(0,)}
-    assert found.open_promises
+    (kernel,) = read_log(cut).compiled
+    assert kernel.divisible == {(0,)}
+    assert kernel.open_promises
 
 
 def test_what_cannot_be_read_is_told_with_its_line() -> None:
@@ -154,7 +158,7 @@ def test_what_an_autotuner_chose_is_read(text: str) -> None:
 )
 def test_what_is_nested_deeply_is_told_or_text(form: str, depth: int) -> None:
     log = read_log(f"first\n{form.format('[' * depth + ']' * depth)}\n{KEY}\n")
-    assert [one.name for one in log.compiled] == ["add"]
+    assert [kernel.name for kernel in log.compiled] == ["add"]
     if "autotuning" in form:
         assert log.choices == {"f": [{"A": "[" * depth + "]" * depth}]} or depth == 60
     else:

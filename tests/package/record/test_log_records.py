@@ -1,4 +1,4 @@
-"""`aotc record --log`: from a monitor's log and the sources to a manifest that builds."""
+"""`aotc record --log`: from a monitor's log and the sources to a buildable manifest."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def test_logs_add_to_what_was_recorded_and_sources_are_copied(
     record(event())
     code, _ = record(event(block=128), "--source", "pkg/ops.py", "--vendor")
     assert code == 0
-    found = kernels(tmp_path / "record")
-    assert [one["constants"]["BLOCK"] for one in found] == [64, 128]
-    assert {one["source"] for one in found} == {"sources/pkg/ops.py:add"}
+    tables = kernels(tmp_path / "record")
+    assert [table["constants"]["BLOCK"] for table in tables] == [64, 128]
+    assert {table["source"] for table in tables} == {"sources/pkg/ops.py:add"}
     (tmp_path / "record").rename(tmp_path / "moved")
     assert cli.run(["build", "moved/kernels.toml", "--no-cache", "-j", "1"]) == 0
 
@@ -116,7 +116,7 @@ def test_only_what_an_autotuner_chose_is_taken(record: Record, tmp_path: Path) -
 def test_functions_of_one_name_are_told_apart_by_module_and_parameters(
     record: Record, tmp_path: Path
 ) -> None:
-    """By what the log says; else the file has to be named."""
+    """The log tells them apart; else the file must be named."""
     for name, text in (("copy", SOURCE), ("other", SOURCE.replace("bias, shape", "shape"))):
         (tmp_path / "pkg" / f"{name}.py").write_text(text)
     code, err = record(event())
@@ -124,7 +124,7 @@ def test_functions_of_one_name_are_told_apart_by_module_and_parameters(
     assert "got none" in err
     assert "note: " in err
     assert "name the one that was launched (--source)" in err
-    told = {
+    fields = {
         "name": "add",
         "module": "pkg.ops",
         "signature": {
@@ -134,7 +134,7 @@ def test_functions_of_one_name_are_told_apart_by_module_and_parameters(
         "constants": {"3": None, "6": 64, "5": {"jit_function": "pkg.ops:act"}},
         "target": "sm_80",
     }  # fmt: skip
-    code, err = record("\n".join([json.dumps(told), event(), event(name="gone")]))
+    code, err = record("\n".join([json.dumps(fields), event(), event(name="gone")]))
     assert code == 0
     (kernel,) = kernels(tmp_path / "record")
     assert kernel["source"] == "../pkg/ops.py:add"
@@ -152,8 +152,8 @@ def test_products_that_are_not_fused_are_another_table(record: Record, tmp_path:
     assert "enable_fp_fusion" not in fused
     assert unfused["enable_fp_fusion"] is False
     assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
-    told = json.loads((tmp_path / "dist" / "record.sources.json").read_text())["kernels"]
-    assert [one.get("enable_fp_fusion") for one in told.values()] == [None, False]
+    tables = json.loads((tmp_path / "dist" / "record.sources.json").read_text())["kernels"]
+    assert [table.get("enable_fp_fusion") for table in tables.values()] == [None, False]
 
 
 def test_open_promises_are_built_both_ways(record: Record, tmp_path: Path) -> None:
@@ -235,4 +235,4 @@ def test_a_tensor_of_bools_is_one_of_i1(record: Record, tmp_path: Path) -> None:
     text = event().replace("('*fp16', 'D'), ('i32', '')", "('*u1', 'D'), ('u1', '')")
     assert record(text)[0] == 0
     signature = kernels(tmp_path / "record")[0]["signature"]
-    assert {"*i1:16", "i1"} <= {str(one) for one in signature.values()}
+    assert {"*i1:16", "i1"} <= {str(type_text) for type_text in signature.values()}

@@ -1,4 +1,4 @@
-"""`aotc record`: from what a program launches to a manifest that builds; nothing lost, nothing changed."""
+"""`aotc record`: from a program's launches to a buildable manifest; nothing lost, nothing changed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_table_says_what_launches_had_in_common(record: Any, tmp_path: Path) -
 
 
 def test_what_an_autotuner_chose_is_recorded_by_its_key(record: Any, tmp_path: Path) -> None:
-    """Values of the key, dtypes of what has some, and of a key that comes again the last choice."""
+    """Record values of the key, dtypes of arguments, and for a repeated key the last choice."""
     program = (
         "import ops\n"
         "class Tensor(str):\n"
@@ -64,9 +64,9 @@ def test_what_an_autotuner_chose_is_recorded_by_its_key(record: Any, tmp_path: P
         {"source": "../ops.py:add", "key": {"n": 4096}, "dtypes": {"bias": "u16"}, "config": fast},
     ]
     assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
-    told = json.loads((tmp_path / "dist" / "record.sources.json").read_text())
-    assert [one["key"] for one in told["tuned"]] == [{"n": 1000}, {"n": 4096}]
-    assert told["tuned"][0]["file"] == told["kernels"]["add"]["files"][0][1]
+    sources = json.loads((tmp_path / "dist" / "record.sources.json").read_text())
+    assert [choice["key"] for choice in sources["tuned"]] == [{"n": 1000}, {"n": 4096}]
+    assert sources["tuned"][0]["file"] == sources["kernels"]["add"]["files"][0][1]
 
 
 def test_what_is_recorded_builds(record: Any, tmp_path: Path) -> None:
@@ -83,7 +83,10 @@ def test_runs_and_child_processes_add_up(record: Any, tmp_path: Path) -> None:
         "-o",
         "both",
     )
-    assert [one["signature"]["bias"] for one in kernels(tmp_path / "both")] == ["none", "*bf16:16"]
+    assert [kernel["signature"]["bias"] for kernel in kernels(tmp_path / "both")] == [
+        "none",
+        "*bf16:16",
+    ]
     assert not list((tmp_path / "both" / "parts").iterdir())
 
 
@@ -114,8 +117,8 @@ def test_the_program_behaves_as_without(record: Any, tmp_path: Path) -> None:
 
 def test_launches_are_sampled_not_all_kept(record: Any, tmp_path: Path) -> None:
     record("import ops\nfor n in range(16, 1600, 16): ops.run(n)")
-    launches = [one for one in read(tmp_path / "record") if "signature" in one]
-    assert [one["integers"]["n"] for one in launches] == list(range(16, 144, 16))
+    launches = [row for row in read(tmp_path / "record") if "signature" in row]
+    assert [row["integers"]["n"] for row in launches] == list(range(16, 144, 16))
 
 
 def test_a_grid_that_the_source_does_not_say_is_a_comment(record: Any, tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> 
 
 
 def test_kernels_in_functions(record: Any, tmp_path: Path) -> None:
-    """A captured value that a source can say is written down with the kernel."""
+    """A captured value with a source form is recorded with the kernel."""
     path = tmp_path / "ops.py"
     inner = (
         "def make(scale):\n"
@@ -172,7 +175,7 @@ def test_kernels_in_functions(record: Any, tmp_path: Path) -> None:
 
 
 def test_a_parameter_may_be_called_as_an_option_is(record: Any, tmp_path: Path) -> None:
-    """Triton gives the option of that name to the parameter as well."""
+    """Triton passes the option to the parameter of the same name as well."""
     (tmp_path / "warps.py").write_text(
         "import triton\nimport triton.language as tl\n\n@triton.jit\n"
         "def fill(x, num_warps: tl.constexpr, num_ctas: tl.constexpr):\n"
@@ -186,7 +189,7 @@ def test_a_parameter_may_be_called_as_an_option_is(record: Any, tmp_path: Path) 
 
 
 def test_a_constant_that_is_none_is_recorded_and_built(record: Any, tmp_path: Path) -> None:
-    """Whatever the function's default is."""
+    """The function's default does not matter."""
     assert record("import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=None)")[0] == 0
     (kernel,) = kernels(tmp_path / "record")
     assert kernel["constants"] == {"ACT": "None"}
@@ -224,7 +227,7 @@ def test_mistakes_of_the_user(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_recorder_that_is_stopped_writes_what_it_has(tmp_path: Path, number: int) -> None:
-    """And ends the program, to which a terminal alone would have passed an interrupt."""
+    """And ends the program; only a terminal would have sent it an interrupt."""
     (tmp_path / "ops.py").write_text(KERNELS)
     (tmp_path / "app.py").write_text(
         "import ops, time\nops.run(64)\nprint('launched', flush=True)\ntime.sleep(60)\n"
@@ -245,7 +248,7 @@ def test_a_recorder_that_is_stopped_writes_what_it_has(tmp_path: Path, number: i
 
 
 def test_all_configs_of_an_autotuner(record: Any, tmp_path: Path) -> None:
-    """On request: as a grid if they are one, else each, what was chosen first."""
+    """On request: as a grid if possible, else one by one, the chosen config first."""
     program = "import ops\nops.run(4096)\n"
     assert record(program, "--all-configs")[0] == 0
     chosen = {"BLOCK": 1024, "num_warps": 8, "num_stages": 3}
@@ -258,7 +261,7 @@ def test_all_configs_of_an_autotuner(record: Any, tmp_path: Path) -> None:
     assert record(program, "--all-configs", "-o", "grid")[0] == 0
     (kernel,) = kernels(tmp_path / "grid")
     assert "config" not in kernel
-    values = {name: sorted(one) for name, one in kernel["configs"].items()}
+    values = {name: sorted(numbers) for name, numbers in kernel["configs"].items()}
     assert values == {"BLOCK": [256, 512], "num_warps": [2, 4], "num_stages": [3]}
     assert cli.run(["build", "grid/kernels.toml", "--no-cache", "-j", "1"]) == 0
 
@@ -269,7 +272,7 @@ def test_all_configs_of_an_autotuner(record: Any, tmp_path: Path) -> None:
 def test_options_that_no_archive_is_built_with_are_losses(
     record: Any, tmp_path: Path, option: str
 ) -> None:
-    """A table without them would be of another kernel, or one that no launch takes."""
+    """A table without them would describe another kernel, or match no launch."""
     launch = "ops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT=''"
     code, _, err = record(f"import ops\n{launch})\n{launch}, {option})\n", "--strict")
     assert code == 1
@@ -315,7 +318,7 @@ def run(x, y, bias=None):
     ],
 )
 def test_overlaps_are_a_comment(record: Any, tmp_path: Path, calls: str, comment: str) -> None:
-    """What was seen, for a person who may promise `noalias`; nothing of memory that does not say its size."""
+    """Observed aliasing, for a user's `noalias`; nothing about memory of unknown size."""
     assert record(f"{TENSORS}{calls}\n")[0] == 0
     text = (tmp_path / "record" / "kernels.toml").read_text()
     assert re.findall("# overlaps seen in (.*)", text) == ([comment] if comment else [])
@@ -338,10 +341,10 @@ def test_vendored_sources_build_elsewhere(record: Any, tmp_path: Path) -> None:
     (package / "add.py").write_text(KERNELS)
     code, _, err = record("import ops, lib.ops.add\nops.run(64)\nlib.ops.add.run(64)", "--vendor")
     assert code == 0, err
-    sources = [one["source"] for one in kernels(tmp_path / "record")]
+    sources = [kernel["source"] for kernel in kernels(tmp_path / "record")]
     assert sources == ["sources/ops.py:add", "sources/lib/ops/add.py:add"]
     manifest = tomli.loads((tmp_path / "record" / "kernels.toml").read_text())
-    assert [one["source"] for one in manifest["tuned"]] == sources
+    assert [kernel["source"] for kernel in manifest["tuned"]] == sources
     (tmp_path / "record").rename(tmp_path / "moved")
     (tmp_path / "ops.py").unlink()
     assert cli.run(["build", "moved/kernels.toml", "--no-cache", "-j", "1"]) == 0

@@ -20,7 +20,7 @@ def shapes(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_each_distinct_launch_is_counted(record: Any, tmp_path: Path) -> None:
-    """What is compiled in is no argument; the autotuner's trials are no launches."""
+    """Compiled-in values are not arguments; the autotuner's trials are not launches."""
     program = (
         "import ops\n"
         "for _ in range(3000): ops.run(4096)\n"
@@ -29,16 +29,16 @@ def test_each_distinct_launch_is_counted(record: Any, tmp_path: Path) -> None:
     )
     code, _, err = record(program)
     assert code == 0, err
-    found = shapes(tmp_path / "record")
-    assert found[0] == {"kernel": "add", "weight": 3000, "n": 4096}
-    assert len(found) == 1 + 102 + 1
-    # A length of 1 is compiled in, so it is another table, whose launches pass no integer.
-    assert {"kernel": "add_2", "weight": 1} in found
-    assert found[-1] == {"kernel": "add_3", "weight": 5, "n": 64}
+    rows = shapes(tmp_path / "record")
+    assert rows[0] == {"kernel": "add", "weight": 3000, "n": 4096}
+    assert len(rows) == 1 + 102 + 1
+    # A length of 1 is compiled in, so it is another table; its launches pass no integer.
+    assert {"kernel": "add_2", "weight": 1} in rows
+    assert rows[-1] == {"kernel": "add_3", "weight": 5, "n": 64}
 
 
 def test_counts_of_runs_and_processes_add_up(record: Any, tmp_path: Path) -> None:
-    """A forked child counts its own launches only, and one that is killed loses few."""
+    """A forked child counts its own launches only; a killed one loses few."""
     program = (
         "import os, signal, ops\n"
         "for _ in range(6): ops.run(64)\n"
@@ -76,8 +76,8 @@ def test_extents_of_descriptors_and_items_of_tuples_are_counted(
         "    rows.copy[(1,)](TensorDescriptor(*shape), Sizes(shape[0], 2), BLOCK=16)\n"
     )
     record(program)
-    counts = [one for one in read(tmp_path / "record") if "count" in one]
-    assert [(one["count"], one["launch"]["integers"]) for one in counts] == [
+    counts = [row for row in read(tmp_path / "record") if "count" in row]
+    assert [(row["count"], row["launch"]["integers"]) for row in counts] == [
         (1, {"x.shape[0]": 5, "x.shape[1]": 64, "sizes_rows": 5, "sizes_cols": 2, "BLOCK": 16}),
         (2, {"x.shape[0]": 7, "x.shape[1]": 64, "sizes_rows": 7, "sizes_cols": 2, "BLOCK": 16}),
     ]
@@ -97,7 +97,7 @@ def test_more_distinct_launches_than_are_counted_are_told(record: Any, tmp_path:
 
 
 def test_a_shape_has_the_grid_where_the_manifest_has_none(record: Any, tmp_path: Path) -> None:
-    """So that `launches` accepts it."""
+    """`launches` accepts the result."""
     record(
         "import ops\nfor rows in (3, 5, 5):\n"
         "    ops.add[lambda meta: (rows,)]('*fp16', '*fp16', None, 64, 1, ACT='')"
@@ -109,7 +109,7 @@ def test_a_shape_has_the_grid_where_the_manifest_has_none(record: Any, tmp_path:
 
 
 def test_the_recorded_manifest_serves_every_recorded_launch(record: Any, tmp_path: Path) -> None:
-    """Launches with and without a promise, with compiled-in values, with a grid that callers give."""
+    """Launches with and without a promise, with compiled-in values, with the caller's grid."""
     record(
         "import ops\nfor n in (1, 63, 64, 4096): ops.run(n)\nops.run(64, '*fp16')\n"
         "ops.add.fn[(5,)]('*fp16', '*fp16', None, 77, 3, BLOCK=64, ACT='')"
@@ -121,7 +121,7 @@ def test_the_recorded_manifest_serves_every_recorded_launch(record: Any, tmp_pat
 def test_a_count_without_its_launch_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     lines = [{"of": 0, "count": 3}, {"of": 1, "launch": {"a": 1}}, {"of": 1, "count": 2}]
-    text = "".join(f"{json.dumps(one)}\n" for one in lines)
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
     (tmp_path / "parts" / "1-a.jsonl").write_text(text)
     merge(tmp_path)
     assert read(tmp_path) == [{"count": 2, "launch": {"a": 1}}]

@@ -1,4 +1,4 @@
-"""`aotc record` keeps what autotuners measured, as a tuning table of the recorded manifest."""
+"""`aotc record` keeps autotuners' measurements, as a tuning table of the recorded manifest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW, FAST = (
 def test_times_of_all_configs_are_kept_with_the_launches_they_serve(
     record: Any, tmp_path: Path
 ) -> None:
-    """The stand-in's autotuner takes 1 / num_warps milliseconds; what was launched is in the manifest."""
+    """The stand-in's autotuner takes 1 / num_warps milliseconds; the manifest has the launched configs."""
     code, _, err = record(
         "import ops\nfor n in (64, 64, 64, 4097): ops.run(n)\n"
         "ops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=256, ACT='silu', num_warps=4)"
@@ -42,7 +42,7 @@ def test_times_of_all_configs_are_kept_with_the_launches_they_serve(
 def test_the_build_takes_the_table_as_it_is(
     record: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A config that no launch took is in the records alone, so nothing of the table is unknown."""
+    """A config without launches is in the records alone, so the table has no unknown configs."""
     record("import ops\nops.run(64)")
     (tuning,) = read_tuning(tuning_path(tmp_path / "record" / "kernels.toml")).kernels
     assert tuning.configs == (FAST,)
@@ -59,15 +59,15 @@ def test_times_that_were_measured_later_stay(record: Any, tmp_path: Path) -> Non
     record(program)
     path = tuning_path(tmp_path / "record" / "kernels.toml")
     (tuning,) = read_tuning(path).kernels
-    own = replace(tuning.measurements[0], seconds=(3e-6,))
-    write_tuning(TuningTable((replace(tuning, date="2026-11-28", measurements=(own,)),)), path)
+    slower = replace(tuning.measurements[0], seconds=(3e-6,))
+    write_tuning(TuningTable((replace(tuning, date="2026-11-28", measurements=(slower,)),)), path)
     assert record(program)[0] == 0
     (tuning,) = read_tuning(path).kernels
     assert tuning.measurements[0].seconds == (3e-6,)
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("timing", "expected"),
     [
         (2.5, 2.5e-3),
         ([0.5, 0.4, 0.6], 0.5e-3),
@@ -80,5 +80,5 @@ def test_times_that_were_measured_later_stay(record: Any, tmp_path: Path) -> Non
         (None, None),
     ],
 )
-def test_seconds_of_what_an_autotuner_keeps(told: Any, expected: float | None) -> None:
-    assert seconds_of(told) == expected
+def test_seconds_of_what_an_autotuner_keeps(timing: Any, expected: float | None) -> None:
+    assert seconds_of(timing) == expected

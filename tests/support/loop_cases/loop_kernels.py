@@ -1,4 +1,4 @@
-"""Loops that load, one for each way the pipeline treats a load."""
+"""Loops with loads, one for each treatment by the pipeliner."""
 
 import triton
 import triton.language as tl
@@ -48,95 +48,99 @@ def turned(a_ptr, b_ptr, c_ptr, count, stride, OTHER: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def gathered(x_ptr, index_ptr, out_ptr, count, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Add rows that an index selects, turned, so that they go through shared memory."""
-    at = tl.arange(0, BLOCK)
+    """Add gathered rows, transposed, so that they go through shared memory."""
+    offsets = tl.arange(0, BLOCK)
     col = tl.arange(0, WIDTH)
-    acc = tl.load(out_ptr + col[:, None] * BLOCK + at[None, :])
+    acc = tl.load(out_ptr + col[:, None] * BLOCK + offsets[None, :])
     for start in range(0, count, BLOCK):
-        inside = start + at < count
-        index = tl.load(index_ptr + start + at, mask=inside, other=0)
+        inside = start + offsets < count
+        index = tl.load(index_ptr + start + offsets, mask=inside, other=0)
         x = tl.load(x_ptr + index[:, None] * WIDTH + col[None, :], mask=inside[:, None], other=0)
         acc += tl.trans(x)
-    tl.store(out_ptr + col[:, None] * BLOCK + at[None, :], acc)
+    tl.store(out_ptr + col[:, None] * BLOCK + offsets[None, :], acc)
 
 
 @triton.jit
 def gathered_twice(x_ptr, page_ptr, index_ptr, out_ptr, count, BLOCK: tl.constexpr):
-    """Sum blocks whose number a page holds, whose number an index holds: scalars on the way."""
-    at = tl.arange(0, BLOCK)
+    """Sum blocks through two levels of scalar indirection: index, page, block."""
+    offsets = tl.arange(0, BLOCK)
     acc = tl.zeros([BLOCK], tl.float32)
     for i in range(count):
         page = tl.load(index_ptr + i)
         block = tl.load(page_ptr + page)
-        acc += tl.load(x_ptr + block * BLOCK + at)
-    tl.store(out_ptr + at, acc)
+        acc += tl.load(x_ptr + block * BLOCK + offsets)
+    tl.store(out_ptr + offsets, acc)
 
 
 @triton.jit
 def looked_up_before(x_ptr, index_ptr, out_ptr, count, BLOCK: tl.constexpr):
-    """Sum blocks whose number was loaded in the iteration before."""
-    at = tl.arange(0, BLOCK)
+    """Sum blocks by a number loaded in the previous iteration."""
+    offsets = tl.arange(0, BLOCK)
     acc = tl.zeros([BLOCK], tl.float32)
     block = tl.load(index_ptr)
     for i in range(count):
-        acc += tl.load(x_ptr + block * BLOCK + at)
+        acc += tl.load(x_ptr + block * BLOCK + offsets)
         block = tl.load(index_ptr + i + 1)
-    tl.store(out_ptr + at, acc + block)
+    tl.store(out_ptr + offsets, acc + block)
 
 
 @triton.jit
 def chased(next_ptr, out_ptr, count):
-    """Follow a chain: every address is what the iteration before loaded."""
-    at = 0
+    """Chase pointers: each address is loaded in the previous iteration."""
+    index = 0
     for _ in range(count):
-        at = tl.load(next_ptr + at)
-    tl.store(out_ptr, at)
+        index = tl.load(next_ptr + index)
+    tl.store(out_ptr, index)
 
 
 @triton.jit
 def summed(x_ptr, out_ptr, start, stop, STEP: tl.constexpr, BLOCK: tl.constexpr):
     """Sum blocks, from any start to any stop."""
-    at = tl.arange(0, BLOCK)
+    offsets = tl.arange(0, BLOCK)
     acc = tl.zeros([BLOCK], tl.float32)
     for i in range(start, stop, STEP):
-        acc += tl.load(x_ptr + (i - start) + at)
-    tl.store(out_ptr + at, acc)
+        acc += tl.load(x_ptr + (i - start) + offsets)
+    tl.store(out_ptr + offsets, acc)
 
 
 @triton.jit
 def scaled(x_ptr, out_ptr, count, STAGES: tl.constexpr, BLOCK: tl.constexpr):
     """Scale blocks, perhaps in place."""
-    at = tl.arange(0, BLOCK)
+    offsets = tl.arange(0, BLOCK)
     for start in tl.range(0, count, BLOCK, num_stages=STAGES):
-        inside = start + at < count
-        tl.store(out_ptr + start + at, tl.load(x_ptr + start + at, mask=inside) * 2, mask=inside)
+        inside = start + offsets < count
+        tl.store(
+            out_ptr + start + offsets,
+            tl.load(x_ptr + start + offsets, mask=inside) * 2,
+            mask=inside,
+        )
 
 
 @triton.jit
 def accumulated(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
     """Add blocks to the same place in memory, time and again."""
-    at = tl.arange(0, BLOCK)
+    offsets = tl.arange(0, BLOCK)
     for i in tl.range(count, num_stages=3):
-        total = tl.load(out_ptr + at)
-        tl.store(out_ptr + at, total + tl.load(x_ptr + i * BLOCK + at))
+        total = tl.load(out_ptr + offsets)
+        tl.store(out_ptr + offsets, total + tl.load(x_ptr + i * BLOCK + offsets))
 
 
 @triton.jit
 def conditional(x_ptr, y_ptr, out_ptr, count, BLOCK: tl.constexpr):
-    """Sum blocks, and of every other iteration those of y."""
-    at = tl.arange(0, BLOCK)
+    """Sum blocks of x, and in every other iteration blocks of y."""
+    offsets = tl.arange(0, BLOCK)
     acc = tl.zeros([BLOCK], tl.float32)
     for i in range(count):
-        x = tl.load(x_ptr + i * BLOCK + at)
+        x = tl.load(x_ptr + i * BLOCK + offsets)
         if i % 2 == 1:
-            x += tl.load(y_ptr + i * BLOCK + at)
+            x += tl.load(y_ptr + i * BLOCK + offsets)
         acc += x
-    tl.store(out_ptr + at, acc)
+    tl.store(out_ptr + offsets, acc)
 
 
 @triton.jit
 def unrolled(x_ptr, out_ptr, start, stop, STEP: tl.constexpr, FACTOR: tl.constexpr):
-    """Fold numbers in an order that shows: the sum so far times three, plus the next."""
+    """Fold numbers so that order matters: three times the sum so far, plus the next."""
     total = start.to(tl.int64)
     for i in tl.range(start, stop, STEP, loop_unroll_factor=FACTOR):
         total = total * 3 + tl.load(x_ptr + (i - start)) + i.to(tl.int64)
@@ -145,84 +149,84 @@ def unrolled(x_ptr, out_ptr, start, stop, STEP: tl.constexpr, FACTOR: tl.constex
 
 @triton.jit
 def halo(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
-    """A stencil over blocks: exponentials of an element and of its neighbours that exist."""
+    """A stencil over blocks: exponentials of an element and its existing neighbours."""
     block = tl.program_id(0)
-    at = block * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    total = tl.exp(tl.load(x_ptr + at, mask=inside, other=0.0))
+    offsets = block * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < size
+    total = tl.exp(tl.load(x_ptr + offsets, mask=inside, other=0.0))
     before = tl.zeros([BLOCK], tl.float32)
     if block > 0:
-        before = tl.load(x_ptr + at - BLOCK)
+        before = tl.load(x_ptr + offsets - BLOCK)
     total += tl.exp(before)
     after = tl.zeros([BLOCK], tl.float32)
     if (block + 1) * BLOCK < size:
-        after = tl.load(x_ptr + at + BLOCK, mask=at + BLOCK < size, other=0.0)
+        after = tl.load(x_ptr + offsets + BLOCK, mask=offsets + BLOCK < size, other=0.0)
     total += tl.exp(after)
-    tl.store(out_ptr + at, total, mask=inside)
+    tl.store(out_ptr + offsets, total, mask=inside)
 
 
 @triton.jit
 def batch(x_ptr, out_ptr, take, BLOCK: tl.constexpr):
     """Batched loads in conditional code, with something else in the other arm."""
-    at = tl.arange(0, BLOCK)
+    offsets = tl.arange(0, BLOCK)
     if take > 0:
-        a = tl.load(x_ptr + at)
-        b = tl.load(x_ptr + BLOCK + at)
-        c = tl.load(x_ptr + 2 * BLOCK + at)
+        a = tl.load(x_ptr + offsets)
+        b = tl.load(x_ptr + BLOCK + offsets)
+        c = tl.load(x_ptr + 2 * BLOCK + offsets)
         total = a * b - c
     else:
-        total = tl.load(x_ptr + 3 * BLOCK + at)
-    tl.store(out_ptr + at, total)
+        total = tl.load(x_ptr + 3 * BLOCK + offsets)
+    tl.store(out_ptr + offsets, total)
 
 
 @triton.jit
 def normalized(x_ptr, weight_ptr, out_ptr, BLOCK: tl.constexpr):
-    """A reduction between two loads that know nothing of each other."""
-    at = tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at)
+    """A reduction between two independent loads."""
+    offsets = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets)
     total = tl.sum(x * x)
-    weight = tl.load(weight_ptr + at)
-    tl.store(out_ptr + at, x * total * weight)
-    tl.store(weight_ptr + at, total + tl.load(x_ptr + at))
+    weight = tl.load(weight_ptr + offsets)
+    tl.store(out_ptr + offsets, x * total * weight)
+    tl.store(weight_ptr + offsets, total + tl.load(x_ptr + offsets))
 
 
 @triton.jit
 def many_loads(x_ptr, out_ptr, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     """Straight code of more loads than registers."""
-    at = tl.arange(0, BLOCK)
+    offsets = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     for i in tl.static_range(COUNT):
-        total = total * 2 + tl.load(x_ptr + i * BLOCK + at)
-    tl.store(out_ptr + at, total)
+        total = total * 2 + tl.load(x_ptr + i * BLOCK + offsets)
+    tl.store(out_ptr + offsets, total)
 
 
 @triton.jit
 def until(x_ptr, out_ptr):
     """Sum until there is a zero."""
     total = 0
-    at = 0
+    index = 0
     value = tl.load(x_ptr)
     while value != 0:
         total += value
-        at += 1
-        value = tl.load(x_ptr + at)
+        index += 1
+        value = tl.load(x_ptr + index)
     tl.store(out_ptr, total)
 
 
 @triton.jit
 def sometimes(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
     """Copy every other block."""
-    at = tl.arange(0, BLOCK)
+    offsets = tl.arange(0, BLOCK)
     for i in range(count):
         if i % 2 == 0:
-            tl.store(out_ptr + i * BLOCK + at, tl.load(x_ptr + i * BLOCK + at))
+            tl.store(out_ptr + i * BLOCK + offsets, tl.load(x_ptr + i * BLOCK + offsets))
 
 
 @triton.jit
 def cut_off(x_ptr, out_ptr, start, stop, BLOCK: tl.constexpr, FORM: tl.constexpr):
-    """Fold blocks of which only the last may be cut off; another branch asks for that, too."""
+    """Fold blocks with a mask on the last one only; another branch tests for it, too."""
     total = tl.zeros([BLOCK], tl.int32)
-    at = tl.arange(0, BLOCK)
+    offsets = tl.arange(0, BLOCK)
     for i in range(start, stop, BLOCK):
         if FORM == "beyond":
             is_cut = i + BLOCK > stop
@@ -231,22 +235,22 @@ def cut_off(x_ptr, out_ptr, start, stop, BLOCK: tl.constexpr, FORM: tl.constexpr
         else:
             is_cut = i + BLOCK + 1 > stop  # in the last but one, too
         if is_cut:
-            x = tl.load(x_ptr + (i - start) + at, mask=at < stop - i, other=7)
+            x = tl.load(x_ptr + (i - start) + offsets, mask=offsets < stop - i, other=7)
         else:
-            x = tl.load(x_ptr + (i - start) + at)
+            x = tl.load(x_ptr + (i - start) + offsets)
         total = total * 3 + x
-    tl.store(out_ptr + at, total)
+    tl.store(out_ptr + offsets, total)
 
 
 @triton.jit
 def cut_off_by_number(x_ptr, out_ptr, count, stop, BLOCK: tl.constexpr):
-    """The same, of blocks that are counted."""
+    """The same, by block number."""
     total = tl.zeros([BLOCK], tl.int32)
-    at = tl.arange(0, BLOCK)
+    offsets = tl.arange(0, BLOCK)
     for j in range(count):
         if j == count - 1:
-            x = tl.load(x_ptr + j * BLOCK + at, mask=j * BLOCK + at < stop, other=7)
+            x = tl.load(x_ptr + j * BLOCK + offsets, mask=j * BLOCK + offsets < stop, other=7)
         else:
-            x = tl.load(x_ptr + j * BLOCK + at)
+            x = tl.load(x_ptr + j * BLOCK + offsets)
         total = total * 3 + x
-    tl.store(out_ptr + at, total)
+    tl.store(out_ptr + offsets, total)

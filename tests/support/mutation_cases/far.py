@@ -1,4 +1,4 @@
-"""Kernels of rows at any distance, whose offsets need 64 bits."""
+"""Kernels over distant rows, with 64-bit offsets."""
 
 import triton
 import triton.language as tl
@@ -25,7 +25,7 @@ def far_blocks(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
 
 @triton.jit
 def count_far_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
-    """Add the rows of x to those of out, for any distance between the latter."""
+    """Add the rows of x to the rows of out, for any stride of out."""
     row = tl.program_id(0)
     i = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * n_cols + i, mask=i < n_cols)
@@ -46,7 +46,7 @@ def add_far_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
 
 @triton.jit
 def negate_long(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store x negated, for a length that needs 64 bits."""
+    """Store x negated, for a 64-bit length."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + i, -tl.load(x_ptr + i, mask=i < n), mask=i < n)
 

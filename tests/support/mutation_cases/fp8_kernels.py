@@ -1,4 +1,4 @@
-"""A product of fp8, which tensor cores add up with few bits unless they are told otherwise."""
+"""A product of fp8; by default tensor cores accumulate it with few bits."""
 
 import triton
 import triton.language as tl

@@ -1,6 +1,6 @@
 """Kernels to plant compiler bugs under, each small and sensitive to one part of the compiler.
 
-Integers where they will do: a result that is to be right to the bit hides nothing.
+Integers where possible: comparison to the bit hides no error.
 """
 
 import triton
@@ -20,7 +20,7 @@ def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_one_in_place(x_ptr, n, BLOCK: tl.constexpr):
-    """Add 1 to x, then store the doubled sum: what is loaded again has changed."""
+    """Add 1 to x in place, reload it, and store twice the sum."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i, mask=i < n)
     tl.store(x_ptr + i, x + 1, mask=i < n)
@@ -62,7 +62,7 @@ def every_second(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def spread(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store elements whose places are only small after a remainder of 64 bits."""
+    """Store elements at offsets reduced by a 64-bit remainder."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     far = (i.to(tl.int64) + 1) * 3000000019
     tl.store(out_ptr + i, tl.load(x_ptr + far % 1009, mask=i < n), mask=i < n)
@@ -81,7 +81,7 @@ def shared_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
 
 @triton.jit
 def largest(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
-    """Store the largest element of every row, -1000 if there is none that is larger."""
+    """Store the largest element of every row, at least -1000."""
     row = tl.program_id(0)
     i = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * stride + i, mask=i < n_cols, other=-1000)
@@ -115,7 +115,7 @@ def follow(a_first, b_first, a_next, b_next):
 
 @triton.jit
 def recurrence(a_ptr, b_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
-    """Store x[i] = a[i] x[i-1] + b[i] of every row: a scan whose order matters."""
+    """Store x[i] = a[i] x[i-1] + b[i] of every row: a non-commutative scan."""
     row = tl.program_id(0)
     i = tl.arange(0, BLOCK)
     mask = i < n_cols
@@ -142,26 +142,26 @@ def turn(x_ptr, out_ptr, stride_x, stride_out, n_rows, n_cols, BLOCK: tl.constex
 
 @triton.jit
 def turn_two(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
-    """Store x transposed, then y: two trips that may go through the same shared memory."""
-    at = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    tl.store(out_ptr + at, tl.trans(tl.load(x_ptr + at)))
-    tl.store(out_ptr + BLOCK * BLOCK + at, tl.trans(tl.load(y_ptr + at)))
+    """Store x transposed, then y: two conversions through the same shared memory."""
+    offsets = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    tl.store(out_ptr + offsets, tl.trans(tl.load(x_ptr + offsets)))
+    tl.store(out_ptr + BLOCK * BLOCK + offsets, tl.trans(tl.load(y_ptr + offsets)))
 
 
 @triton.jit
 def turn_all(x_ptr, y_ptr, out_ptr, n_tiles, BLOCK: tl.constexpr):
     """Store the sum of products of tiles, the left ones transposed: a trip in every iteration."""
-    at = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    offsets = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     total = tl.zeros([BLOCK, BLOCK], tl.int32)
     for tile in range(n_tiles):
-        x = tl.load(x_ptr + tile * BLOCK * BLOCK + at)
-        total += tl.trans(x) * tl.load(y_ptr + tile * BLOCK * BLOCK + at)
-    tl.store(out_ptr + at, total)
+        x = tl.load(x_ptr + tile * BLOCK * BLOCK + offsets)
+        total += tl.trans(x) * tl.load(y_ptr + tile * BLOCK * BLOCK + offsets)
+    tl.store(out_ptr + offsets, total)
 
 
 @triton.jit
 def stack_sums(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
-    """Store the sums of rows, then those of columns in a layout of their own."""
+    """Store the sums of rows, then the sums of columns in another layout."""
     m, n = tl.arange(0, M), tl.arange(0, N)
     x = tl.load(x_ptr + m[:, None] * N + n[None, :])
     tl.store(out_ptr + m, tl.sum(x, axis=1))
@@ -170,7 +170,7 @@ def stack_sums(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def integers(x_ptr, y_ptr, u_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store what depends on how integers are signed and how wide they are."""
+    """Store results sensitive to the signedness and width of integers."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = i < n
     x = tl.load(x_ptr + i, mask=mask, other=1)
@@ -198,7 +198,7 @@ def shared(x_ptr, d_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def floats(x_ptr, half_ptr, eight_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store conversions that round and saturate, and a maximum of which one side is often NaN."""
+    """Store rounding and saturating conversions, and a maximum with one side often NaN."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = i < n
     x = tl.load(x_ptr + i, mask=mask, other=0.0)
@@ -216,7 +216,7 @@ def floats(x_ptr, half_ptr, eight_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def through_memory(x_ptr, scratch_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Store x backwards by way of memory that all threads write and read."""
+    """Store x backwards through memory shared by all threads."""
     i = tl.arange(0, BLOCK)
     start = tl.program_id(0) * BLOCK
     tl.store(scratch_ptr + start + i, tl.load(x_ptr + start + i, mask=start + i < n, other=0))
@@ -368,7 +368,7 @@ def accumulate(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def swap_in(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """Raise the first element of each block of x, and store what stood there for all of it."""
+    """Raise the first element of each block of x atomically, and broadcast its old value."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     before = tl.atomic_add(x_ptr + tl.program_id(0), 5)
     tl.store(out_ptr + i, before + i, mask=i < n)
@@ -394,8 +394,8 @@ def last_adds_up(
 def turn_blocks(x, out, BLOCK: tl.constexpr):
     """Transpose a tensor in blocks, a few of them a program."""
     rows = tl.cdiv(x.shape[0], BLOCK)
-    for at in range(tl.program_id(0), rows * tl.cdiv(x.shape[1], BLOCK), tl.num_programs(0)):
-        i, j = at % rows * BLOCK, at // rows * BLOCK
+    for tile in range(tl.program_id(0), rows * tl.cdiv(x.shape[1], BLOCK), tl.num_programs(0)):
+        i, j = tile % rows * BLOCK, tile // rows * BLOCK
         out.store([j, i], x.load([i, j]).T)
 
 
@@ -405,19 +405,19 @@ def store_and_read(x_ptr, work_ptr, out_ptr, rows, BLOCK: tl.constexpr):
     work = tl.make_tensor_descriptor(work_ptr, [rows, BLOCK], [BLOCK, 1], [BLOCK, BLOCK])
     first, column = tl.program_id(0) * BLOCK, tl.arange(0, BLOCK)
     row = first + column[:, None]
-    places, mask = row * BLOCK + column[None, :], row < rows
-    work.store([first, 0], tl.load(x_ptr + places, mask=mask, other=0))
+    offsets, mask = row * BLOCK + column[None, :], row < rows
+    work.store([first, 0], tl.load(x_ptr + offsets, mask=mask, other=0))
     tl.debug_barrier()
-    found = tl.load(work_ptr + places, mask=mask, other=0)
-    tl.store(out_ptr + places, found + tl.sum(found, 0)[None, :], mask=mask)
+    block = tl.load(work_ptr + offsets, mask=mask, other=0)
+    tl.store(out_ptr + offsets, block + tl.sum(block, 0)[None, :], mask=mask)
 
 
 @triton.jit
 def multiply_blocks(a, b, out, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     """Store A @ B, blocks of it one after the other, and the largest product of each row on top."""
     rows = tl.cdiv(a.shape[0], BLOCK_M)
-    for at in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
-        i, j = at % rows * BLOCK_M, at // rows * BLOCK_N
+    for tile in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
+        i, j = tile % rows * BLOCK_M, tile // rows * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, a.shape[1], BLOCK_K):
             acc = tl.dot(a.load([i, k]), b.load([k, j]), acc)
@@ -431,8 +431,8 @@ def multiply_and_scale(
 ):
     """Store the sum of products of blocks, each with a scale of its own, for blocks of A @ B."""
     rows = tl.cdiv(a.shape[0], BLOCK_M)
-    for at in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
-        i, j = at % rows * BLOCK_M, at // rows * BLOCK_N
+    for tile in range(tl.program_id(0), rows * tl.cdiv(b.shape[1], BLOCK_N), tl.num_programs(0)):
+        i, j = tile % rows * BLOCK_M, tile // rows * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(tl.cdiv(a.shape[1], BLOCK_K)):
             part = tl.dot(a.load([i, k * BLOCK_K]), b.load([k * BLOCK_K, j]))
@@ -487,9 +487,9 @@ def multiply_columns(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Store A @ B^T in tiles of COLUMNS, 8 columns at a time and those from right to left."""
-    for at in range(tl.program_id(0), tl.cdiv(b.shape[0], COLUMNS), tl.num_programs(0)):
-        column = at * COLUMNS
+    """Store A @ B^T in tiles of COLUMNS, 8 columns at a time from right to left."""
+    for tile in range(tl.program_id(0), tl.cdiv(b.shape[0], COLUMNS), tl.num_programs(0)):
+        column = tile * COLUMNS
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for k in range(0, a.shape[1], BLOCK_K):
             acc = tl.dot(a.load([0, k]), b.load([column, k]).T, acc)
@@ -534,44 +534,44 @@ def attend(
 
 @triton.jit
 def spread_rows(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
-    """Store how far below their maximum the elements of a row are, times the sum of that."""
+    """Store the distances of a row's elements below its maximum, times the sum of distances."""
     i = tl.arange(0, BLOCK)
     mask = i < n_cols
-    at = tl.program_id(0) * stride + i
-    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    offsets = tl.program_id(0) * stride + i
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0)
     below = tl.max(x, axis=0) - x
-    tl.store(out_ptr + at, below * tl.sum(below, axis=0), mask=mask)
+    tl.store(out_ptr + offsets, below * tl.sum(below, axis=0), mask=mask)
 
 
 @triton.jit
 def pass_rows(x_ptr, out_ptr, n_times, BLOCK: tl.constexpr):
-    """Pass rows around the CTAs of a cluster, to the right and to the left, and fold what comes."""
+    """Pass rows around the CTAs of a cluster in both directions, and fold the incoming rows."""
     rank = cluster_rank()
-    at = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
-    right = tl.load(x_ptr + at)
+    offsets = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
+    right = tl.load(x_ptr + offsets)
     left = right
     out = right
     for _ in range(n_times):
         right = cluster_shift(right, 1)
         left = cluster_shift(left, -1)
         out = out * 3 + right - left
-    tl.store(out_ptr + at, out)
+    tl.store(out_ptr + offsets, out)
 
 
 @triton.jit
 def read_rows(x_ptr, out_ptr, n_times, BLOCK: tl.constexpr):
     """Read the rows of the CTAs of a cluster, the next one's each time, and fold them."""
     rank = cluster_rank()
-    at = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at)
+    offsets = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets)
     for step in range(n_times):
         x = x * 3 + cluster_read(x, (rank + step) % cluster_size())
-    tl.store(out_ptr + at, x)
+    tl.store(out_ptr + offsets, x)
 
 
 @triton.jit
 def turn_pieces(x_ptr, y_ptr, out_ptr, counter_ptr, BLOCK: tl.constexpr):
-    """Store a piece of x, wait for the grid, and add that of the next program, twice."""
+    """Store a piece of x, wait for the grid, and add the next program's piece, twice."""
     pid = tl.program_id(0)
     i = tl.arange(0, BLOCK)
     following = (pid + 1) % tl.num_programs(0)
@@ -590,8 +590,8 @@ def level_rows(x_ptr, out_ptr, stride, n_cols, n_times, BLOCK: tl.constexpr):
     """Double the elements of a row and take the maximum from each, several times."""
     i = tl.arange(0, BLOCK)
     mask = i < n_cols
-    at = tl.program_id(0) * stride + i
-    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    offsets = tl.program_id(0) * stride + i
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0)
     for _ in range(n_times):
         x = x * 2.0 - tl.max(x, axis=0)
-    tl.store(out_ptr + at, x, mask=mask)
+    tl.store(out_ptr + offsets, x, mask=mask)

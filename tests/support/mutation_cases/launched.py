@@ -1,4 +1,4 @@
-"""Kernels whose launches take more than passing on arguments."""
+"""Kernels with computed launch arguments."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""Planted compiler bugs: what `verify` is to find."""
+"""Planted compiler bugs for `verify` to find."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Bugs where products are started an iteration ahead: which iteration is whose, and what waits."""
+"""Bugs in dots issued an iteration ahead: iteration numbers, stages and waits."""
 
 from __future__ import annotations
 
@@ -31,21 +31,23 @@ def _wait_for_nothing_fetched(kernel: Kernel) -> None:
 
 
 def _give_back_the_next(kernel: Kernel) -> None:
-    """Give back the stages that the product in flight still reads."""
+    """Release the stages still read by the dot in flight."""
     consumers = found(kernel, roles.Specialize)[0].consumers
     for arrive in [op for op in consumers.walk() if isinstance(op, mbarrier.MbarrierArrive)]:
         stage = arrive.barrier.op
         ring = stage.buffer.op
         ahead = (stage.ahead + 1) % ring.num_stages
-        moved = Builder.before_op(arrive)(gpu.SharedStage(stage.buffer, stage.index, ahead)).out
-        arrive.set_slots([moved, *arrive.slots[1:]])
+        next_stage = Builder.before_op(arrive)(
+            gpu.SharedStage(stage.buffer, stage.index, ahead)
+        ).out
+        arrive.set_slots([next_stage, *arrive.slots[1:]])
 
 
 def _one_iteration_more(lowered_bounds: Any) -> Callable[..., Any]:
-    """Take an iteration to exist that does not."""
+    """Run one iteration past the end."""
 
-    def wrong(loop: Any, count: int, place: Builder) -> list[Value]:
-        bounds = lowered_bounds(loop, count, place)
+    def wrong(loop: Any, count: int, build: Builder) -> list[Value]:
+        bounds = lowered_bounds(loop, count, build)
         return [bounds[0], *bounds[:-1]]
 
     return wrong
@@ -62,7 +64,7 @@ def _same_again(later_stage: Any) -> Callable[..., Any]:
 
 
 def _finish_the_next(index: Any) -> Callable[..., Any]:
-    """Take the rest of an iteration to be of the one whose dot is in flight."""
+    """Run the rest of an iteration with the number of the dot in flight."""
 
     def wrong(self: Any, offset: int) -> Any:
         right = index(self, offset)

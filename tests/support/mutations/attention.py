@@ -17,7 +17,7 @@ _MASKS = "branch_on_masks"
 
 
 def _dots_ahead(kernel: Kernel) -> list[Op]:
-    """Return the ops of the loop whose scores run ahead."""
+    """Return the ops of the loop with its scores an iteration ahead."""
     loops = [op for op in found(kernel, scf.For) if any(map(_is_pending, op.body))]
     return list(loops[0].body) if loops else []
 
@@ -27,9 +27,9 @@ def _is_pending(op: Op) -> bool:
 
 
 def _give_back_in_flight(kernel: Kernel) -> None:
-    """Give back values before the dot that reads them has been waited for.
+    """Release the stage of V before the wait for the dot on it.
 
-    Keys would do no harm: the producer comes to their stage after that of the values before.
+    An early release of K is harmless: the producer refills the previous V first.
     """
     body = _dots_ahead(kernel)
     waits = [op for op in body if isinstance(op, wgmma.WgmmaWait)]
@@ -67,7 +67,7 @@ def _factor_of_the_first(kernel: Kernel) -> None:
 
 
 def _multiplies(factor: Value, value: Value) -> bool:
-    """Return whether a value is multiplied by a factor, in whatever shape."""
+    """Return whether a value is multiplied by a factor, through any broadcast."""
     for user in factor.users:
         if isinstance(user, arith.Mul) and value in user.operands:
             return True
@@ -81,20 +81,20 @@ def _end_too_early(kernel: Kernel) -> None:
     """Take the last element of a tile to be one before it."""
     for op in found(kernel, arith.Constant):
         if op.type == I64 and op.value == 63:
-            place = Builder.before_op(op)
-            op.replace_with([place(arith.Constant(62, I64)).out])
+            build = Builder.before_op(op)
+            op.replace_with([build(arith.Constant(62, I64)).out])
 
 
 def _any_scale(kernel: Kernel) -> None:
-    """Take a scale past the maximum whatever its sign."""
+    """Move a scale past the maximum without a check of its sign."""
     for op in found(kernel, arith.Compare):
         if op.rhs.hint.startswith("scale"):
-            place = Builder.before_op(op)
-            op.replace_with([place(arith.Constant(True, I1)).out])
+            build = Builder.before_op(op)
+            op.replace_with([build(arith.Constant(True, I1)).out])
 
 
 def _scale_twice(kernel: Kernel) -> None:
-    """Scale what has been scaled in its branch once more."""
+    """Rescale an accumulator again after its branch has rescaled it."""
     for branch in found(kernel, scf.If):
         then, otherwise = branch.blocks
         fast, slow = then.terminator, otherwise.terminator
@@ -107,15 +107,15 @@ def _keep_accumulators(kernel: Kernel) -> None:
     votes = [op.parent_op for op in found(kernel, gpu.WarpAll)]
     for branch in [op for op in found(kernel, scf.If) if op.condition.op in votes]:
         then, otherwise = (block.terminator for block in branch.blocks)
-        kept = [
+        accumulators = [
             old if isinstance(new.op, arith.Mul) and old in new.op.operands else new
             for old, new in zip(then.operands, otherwise.operands, strict=True)
         ]
-        otherwise.set_slots(kept)
+        otherwise.set_slots(accumulators)
 
 
 def _late(kernel: Kernel, cls: type[Op]) -> list[Any]:
-    """Return the ops of a class in the loop that are of the iteration before."""
+    """Return the loop's ops of a class from the previous iteration."""
     loops = [op for op in found(kernel, scf.For) if any(map(_is_pending, op.body))]
     return [
         op

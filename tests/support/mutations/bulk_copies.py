@@ -31,9 +31,9 @@ def _rounded_down(kind: type[tma.SyncBulkLoad | tma.StagedBulkStore]) -> Edit:
 
     def edit(kernel: Kernel) -> None:
         for copy in found(kernel, kind):
-            place = Builder.before_op(copy)
-            mask = place(arith.Constant(-128, I32)).out
-            size_bytes = place(arith.And(copy.size_bytes, mask)).out
+            build = Builder.before_op(copy)
+            mask = build(arith.Constant(-128, I32)).out
+            size_bytes = build(arith.And(copy.size_bytes, mask)).out
             copy.set_slots([*copy.slots[:-1], size_bytes])
 
     return edit
@@ -67,8 +67,8 @@ def _announces_all(expect: Any) -> Any:
 
 
 _STORES = tuple(
-    Mutation(name, stands_for, "double_rows", after_pass(behind, edit), "sm_90a")
-    for name, stands_for, behind, edit in (
+    Mutation(name, stands_for, "double_rows", after_pass(pass_name, edit), "sm_90a")
+    for name, stands_for, pass_name, edit in (
         (
             "a row's end is not stored",
             "the length of a store is rounded down",

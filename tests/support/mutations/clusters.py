@@ -1,4 +1,4 @@
-"""Bugs where CTAs of a cluster run one program: what they copy and tell each other."""
+"""Bugs in programs of several CTAs: copies and signals within the cluster."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def _tell_one_block(arrival: mbarrier.MbarrierArrive) -> None:
     arrival.num_ctas = 1
 
 
-def _await_one_block(made: mbarrier.MbarrierInit) -> None:
-    made.count = min(made.count, 4)
+def _await_one_block(barrier: mbarrier.MbarrierInit) -> None:
+    barrier.count = min(barrier.count, 4)
 
 
 def _as_the_first(rank: grid.CtaRank) -> None:
     rank.replace_with([Builder.before_op(rank)(arith.Constant(0, rank.out.type)).out])
 
 
-def _expect_half(made: mbarrier.MbarrierInit) -> None:
-    made.expected_bytes //= 2
+def _expect_half(barrier: mbarrier.MbarrierInit) -> None:
+    barrier.expected_bytes //= 2
 
 
 def _on_one_mbarrier(kernel: Kernel) -> None:
@@ -48,8 +48,8 @@ def _on_one_mbarrier(kernel: Kernel) -> None:
     first, second = sends[0].barrier, sends[1].barrier
     sends[1].replace_operand(second, first)
     waits[1].replace_operand(second, first)
-    one = Builder.before_op(waits[1])(arith.Constant(1, waits[1].parity.type)).out
-    waits[1].replace_operand(waits[1].parity, one)
+    phase = Builder.before_op(waits[1])(arith.Constant(1, waits[1].parity.type)).out
+    waits[1].replace_operand(waits[1].parity, phase)
 
 
 def _told_early(kernel: Kernel) -> None:

@@ -1,4 +1,4 @@
-"""Bugs in products that leave columns out: too many of them, or of what is loaded, held, awaited."""
+"""Bugs in dots with unused columns left out: too many, or at loads, buffers or waits."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def _too_short(kernel: Kernel) -> None:
 
 
 def _left_half(demand: Any, op: Any) -> None:
-    """Look at what is split as if nobody looked at the right half."""
-    places = demand.places(op.lhs)
-    wanted = sum(1 << 2 * at for at in range(op.lhs.type.shape[1]) if places >> at & 1)
-    demand.add(op.value, wanted)
+    """Treat the right half of a split as unused."""
+    mask = demand.places(op.lhs)
+    spread = sum(1 << 2 * bit for bit in range(op.lhs.type.shape[1]) if mask >> bit & 1)
+    demand.add(op.value, spread)
 
 
 def _announces_blocks(expect: Any) -> Any:
@@ -79,8 +79,8 @@ _EDITS: tuple[tuple[str, str, str, Edit], ...] = (
 
 MUTATIONS = (
     *(
-        Mutation(name, stands_for, "multiply_columns", after_pass(behind, edit), "sm_90a")
-        for name, stands_for, behind, edit in _EDITS
+        Mutation(name, stands_for, "multiply_columns", after_pass(pass_name, edit), "sm_90a")
+        for name, stands_for, pass_name, edit in _EDITS
     ),
     Mutation(
         "right halves are not looked at",

@@ -1,4 +1,4 @@
-"""Bugs in loops, branches, and in what runs ahead of its iteration."""
+"""Bugs in loops, branches and prefetches across iterations."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def _carried_swapped(loop: scf.For) -> None:
 
 
 def _condition_turned(op: scf.If) -> None:
-    place = Builder.before_op(op)
-    true = place(arith.Constant(value=True, type=op.condition.type)).out
-    op.set_slots([place(arith.Xor(op.condition, true)).out])
+    build = Builder.before_op(op)
+    true = build(arith.Constant(value=True, type=op.condition.type)).out
+    op.set_slots([build(arith.Xor(op.condition, true)).out])
 
 
 def _always(self: Any, offset: int) -> Any:
@@ -103,7 +103,7 @@ def _not_ahead(op: gpu.SharedStage) -> None:
 
 
 def _into_the_slot_read(op: gpu.SharedStage) -> None:
-    """Let the copies of a loop go to the stage that its iteration reads."""
+    """Copy into the stage read by the current iteration."""
     if isinstance(op.parent_op, scf.For) and op.ahead:
         op.ahead = 0
 

@@ -1,4 +1,4 @@
-"""Bugs in offsets that need 64 bits and are cut to 32 on their way, with their sign or without."""
+"""Bugs in 64-bit offsets cut to 32 bits, with or without sign."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.mutations.plant import Edit, Mutation, after_pass, in_llvm, i
 
 
 def _cut(self: Any, value: Any, extend: str) -> Any:
-    """Return an i64 operand that only 32 bits are left of."""
+    """Return an i64 operand truncated to 32 bits."""
     short = self.emit.value(f"trunc i64 {self.materialize(value, 64)} to i32")
     return self.emit.value(f"{extend} i32 {short} to i64")
 
@@ -44,16 +44,16 @@ def _moved(extend: str) -> Callable[[Any], Any]:
 
 
 def _narrow(cls: type[Op], short: ScalarType) -> Edit:
-    """Return the edit that computes all i64 results of a class in 32 bits."""
+    """Return an edit: compute all i64 results of a class in 32 bits."""
 
     def edit(kernel: Kernel) -> None:
         for op in [op for op in kernel.walk() if isinstance(op, cls)]:
             if element_of(op.results[0].type) != I64:
                 continue
-            place = Builder.before_op(op)
-            sides = [place(arith.Cast(side, short)).out for side in op.operands]
-            made = place(cls(*sides)).results[0]
-            op.replace_with([place(arith.Cast(made, I64)).out])
+            build = Builder.before_op(op)
+            sides = [build(arith.Cast(side, short)).out for side in op.operands]
+            narrow = build(cls(*sides)).results[0]
+            op.replace_with([build(arith.Cast(narrow, I64)).out])
 
     return edit
 
@@ -62,8 +62,8 @@ def _step(kernel: Kernel) -> None:
     """Cut offsets of tiles of pointers to 32 bits."""
     for op in [op for op in kernel.walk() if isinstance(op, arith.AddPtr)]:
         if element_of(op.offset.type) == I64:
-            place = Builder.before_op(op)
-            short = place(arith.Cast(op.offset, I32)).out
+            build = Builder.before_op(op)
+            short = build(arith.Cast(op.offset, I32)).out
             op.replace_operand(op.offset, short)
 
 
@@ -71,9 +71,9 @@ def _compare_short(kernel: Kernel) -> None:
     """Compare indices of 64 bits in 32."""
     for op in [op for op in kernel.walk() if isinstance(op, arith.Compare)]:
         if element_of(op.lhs.type) == I64:
-            place = Builder.before_op(op)
-            sides = [place(arith.Cast(side, I32)).out for side in op.operands]
-            op.replace_with([place(arith.Compare(*sides, op.predicate)).out])
+            build = Builder.before_op(op)
+            sides = [build(arith.Cast(side, I32)).out for side in op.operands]
+            op.replace_with([build(arith.Compare(*sides, op.predicate)).out])
 
 
 _STRIDE = r"(tensormap\.replace\.tile\.global_stride\S+ \[[^]]+\], \d, )(%rd\d+);"

@@ -1,4 +1,4 @@
-"""Bugs where groups of consumers take tiles in turn: what is whose, and when."""
+"""Bugs in consumer groups on alternate tiles: buffers and turns."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LAST = "insert_barriers"
 
 
 def _consumers(kernel: Kernel, cls: type[Op]) -> Iterator[Any]:
-    """Yield the ops of a class that consumers run."""
+    """Yield the consumers' ops of a class."""
     block = found(kernel, roles.Specialize)[0].consumers
     return (op for op in block.walk() if isinstance(op, cls))
 
 
 def _branch(kernel: Kernel) -> scf.If:
-    """Return the branch that a group takes in its turns."""
+    """Return the branch of a group's turns."""
     group = found(kernel, roles.ConsumerGroup)[0].out
     for branch in _consumers(kernel, scf.If):
         condition = branch.condition.op
@@ -45,7 +45,7 @@ def _own(alloc: gpu.SharedAlloc) -> None:
 
 
 def _keep_the_order(kernel: Kernel) -> None:
-    """Leave out that the next group may multiply."""
+    """Leave out the signal to the next group to multiply."""
     order = _order(kernel)
     for arrive in list(_consumers(kernel, mbarrier.MbarrierArrive)):
         if _ring(arrive.barrier) is order:
@@ -60,7 +60,7 @@ def _take_no_order(kernel: Kernel) -> None:
 
 
 def _order(kernel: Kernel) -> Value:
-    """Return the mbarriers that are found by the number of the group."""
+    """Return the mbarriers indexed by the number of the group."""
     group = found(kernel, roles.ConsumerGroup)[0].out
     stage = next(op for op in group.users if isinstance(op, gpu.SharedStage))
     return stage.buffer
@@ -78,7 +78,7 @@ def _begin_with_the_second(kernel: Kernel) -> None:
 
 
 def _count_nothing(kernel: Kernel) -> None:
-    """Let a group go on where it was, whatever the others have taken."""
+    """Keep a group's loop-carried counts unchanged in the turns of other groups."""
     branch = _branch(kernel)
     loop = branch.parent_op
     assert isinstance(loop, scf.For)

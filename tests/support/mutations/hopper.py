@@ -1,7 +1,7 @@
 """Bugs in a warp-specialised product for Hopper, planted in its PTX.
 
-The compiler has no such kernel to be wrong about, so these are the faults of `hopper_gemm`, and what
-judges the result is a product in float64.
+The kernel does not come from the compiler, so these are the faults of `hopper_gemm`. The reference is
+a product in float64.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class PtxMutation:
     kernel: str = "hopper_gemm"
 
     def observe(self) -> Evidence:
-        """Return what the emulator says of the faulty kernel."""
+        """Return the emulator's verdict on the faulty kernel."""
         return _evidence(self.name)
 
     def control(self) -> Evidence:
-        """Return what the emulator says of the kernel as it should be."""
+        """Return the emulator's verdict on the correct kernel."""
         return _evidence(None)
 
 
 def _evidence(fault: str | None) -> Evidence:
     program = hopper_gemm.gemm_ptx(fault), hopper_gemm.SHARED_BYTES, (), ""
     try:
-        got, expected = hopper_gemm.multiply(_SHAPE, fault=fault)
+        actual, expected = hopper_gemm.multiply(_SHAPE, fault=fault)
     except Fault as found:
         return Evidence(found.kind, str(found), program)
-    error = hopper_gemm.largest_error(got, expected, _SHAPE[2])
+    error = hopper_gemm.largest_error(actual, expected, _SHAPE[2])
     if error <= 1:
         return Evidence("", "", program)
     return Evidence("mismatch", f"{error:.3g} times the allowed error", program)

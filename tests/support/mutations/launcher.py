@@ -1,4 +1,4 @@
-"""Bugs in what the launcher makes of a launch's arguments: where parameters go, maps of tensors."""
+"""Bugs in the launcher's packing of arguments: parameter offsets, tensor maps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Plant = Callable[[], AbstractContextManager[None]]
 
 def _slots(change: Callable[[list[ParamSlot]], list[ParamSlot]]) -> Plant:
     def make(param_slots: Any) -> Any:
-        return lambda done: tuple(change(list(param_slots(done))))
+        return lambda kernel: tuple(change(list(param_slots(kernel))))
 
     return wrapping(compiler, "_param_slots", make)
 
@@ -41,11 +41,11 @@ def _maps(change: Callable[[TensorMapSpec], TensorMapSpec]) -> Plant:
 
 
 def _other_argument(slots: list[ParamSlot]) -> list[ParamSlot]:
-    """Swap what the first two parameters of one type are given."""
-    for at, left in enumerate(slots):
-        for other, right in enumerate(slots[at + 1 :], at + 1):
+    """Swap the arguments of the first two parameters of one type."""
+    for index, left in enumerate(slots):
+        for other, right in enumerate(slots[index + 1 :], index + 1):
             if (left.type, left.tensor_map) == (right.type, None):
-                slots[at] = replace(left, argument=right.argument, source=right.source)
+                slots[index] = replace(left, argument=right.argument, source=right.source)
                 slots[other] = replace(right, argument=left.argument, source=left.source)
                 return slots
     return slots
@@ -106,16 +106,16 @@ def _half_the_scratch(kernel: Kernel) -> None:
     kernel.scratch_bytes //= 2
 
 
-def _without_part(at: int) -> Callable[[Any], Any]:
-    """Return what leaves out part `at` of the condition under which a variant has maps."""
+def _without_part(index: int) -> Callable[[Any], Any]:
+    """Return a change: leave out part `index` of a variant's launch condition for maps."""
 
     def make(launch_condition: Any) -> Any:
         def conditioned(*how: Any) -> Any:
             whole = launch_condition(*how)
             parts = list(expression.conjuncts(whole)) if whole is not None else []
-            if at >= len(parts):
+            if index >= len(parts):
                 return whole
-            del parts[at]
+            del parts[index]
             return reduce(lambda left, right: expression.Binary("and", left, right), parts)
 
         return conditioned
@@ -125,7 +125,7 @@ def _without_part(at: int) -> Callable[[Any], Any]:
 
 def _conditioned(make: Callable[[Any], Any]) -> Plant:
     new = make(condition.launch_condition)
-    return together(*(replacing(each, "launch_condition", new) for each in (verify, planned)))
+    return together(*(replacing(module, "launch_condition", new) for module in (verify, planned)))
 
 
 _OTHERS = (
@@ -144,13 +144,13 @@ _OTHERS = (
     ),
     *(
         Mutation(
-            f"maps are used without part {at + 1} of their condition",
+            f"maps are used without part {index + 1} of their condition",
             "what a map needs is not asked of the launch",
             "multiply",
-            _conditioned(_without_part(at)),
+            _conditioned(_without_part(index)),
             "sm_90a",
         )
-        for at in range(7)
+        for index in range(7)
     ),
 )
 

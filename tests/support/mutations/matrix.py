@@ -28,8 +28,8 @@ def _mma(change: Any) -> Any:
     )
 
 
-def _swap(words: list[str], one: int, other: int) -> list[str]:
-    words[one], words[other] = words[other], words[one]
+def _swap(words: list[str], first: int, other: int) -> list[str]:
+    words[first], words[other] = words[other], words[first]
     return words
 
 
@@ -42,7 +42,7 @@ def _rounded(mma: Any) -> Any:
 
 
 def _forgetful(mma: Any) -> Any:
-    """Return an `mma` that adds to what the chain of its accumulator began with."""
+    """Return an `mma` on the accumulator's initial value instead of its latest one."""
     begun: dict[tuple[str, ...], list[str]] = {}
 
     def made(emit: Any, kind: Any, a: Any, b: Any, acc: Any) -> list[str]:
@@ -59,7 +59,7 @@ def _not_carried(loop: scf.For) -> None:
 
 
 def _close_backwards(close: Any) -> Any:
-    return lambda self, words, place, registers: close(self, words, place[::-1], registers)
+    return lambda self, words, columns, registers: close(self, words, columns[::-1], registers)
 
 
 def _imprecise(dot: tile.Dot) -> None:
@@ -146,7 +146,7 @@ MUTATIONS = (
         replacing(
             legalize_dots,
             "_beyond_tf32",
-            lambda value, place: place(arith.Constant(0.0, value.type)).out,
+            lambda value, build: build(arith.Constant(0.0, value.type)).out,
         ),
     ),
     Mutation(
@@ -159,6 +159,6 @@ MUTATIONS = (
         "copies along K are summed",
         "lanes that hold copies where K is short do not give zeros",
         "multiply_small",
-        replacing(dot._MmaLowering, "_copies", lambda self, held: ""),
+        replacing(dot._MmaLowering, "_copies", lambda self, registers: ""),
     ),
 )

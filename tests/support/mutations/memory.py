@@ -29,15 +29,15 @@ from tests.support.mutations.plant import (
 _LAST = "insert_barriers"
 
 
-def _without_slots(kept: int) -> Callable[[Op], None]:
-    return lambda op: op.set_slots([*op.slots[:kept], *[None] * (len(op.slots) - kept)])
+def _without_slots(count: int) -> Callable[[Op], None]:
+    return lambda op: op.set_slots([*op.slots[:count], *[None] * (len(op.slots) - count)])
 
 
 def _one_fewer(op: arith.Compare) -> None:
     if op.predicate == "lt" and isinstance(op.lhs.type, TileType):
-        place = Builder.before_op(op)
-        one = place(arith.Constant(1, op.lhs.type)).out
-        op.set_slots([place(arith.Add(op.lhs, one)).out, op.rhs])
+        build = Builder.before_op(op)
+        unit = build(arith.Constant(1, op.lhs.type)).out
+        op.set_slots([build(arith.Add(op.lhs, unit)).out, op.rhs])
 
 
 def _one_more(op: arith.Compare) -> None:
@@ -46,8 +46,8 @@ def _one_more(op: arith.Compare) -> None:
 
 
 def _other_is_one(op: gpu.Load) -> None:
-    place = Builder.before_op(op)
-    op.set_slots([op.pointer, op.mask, place(arith.Constant(1, op.out.type)).out])
+    build = Builder.before_op(op)
+    op.set_slots([op.pointer, op.mask, build(arith.Constant(1, op.out.type)).out])
 
 
 def _first_part(op: arith.And) -> None:
@@ -118,9 +118,9 @@ def _without_offset(global_address: Any) -> Any:
 
 
 def _unmasked(masked: Any) -> Any:
-    def made(op: Any, mapping: Any, condition: Any, place: Builder) -> Op:
-        always = place(arith.Constant(value=True, type=condition.type)).out
-        return masked(op, mapping, always, place)
+    def made(op: Any, mapping: Any, condition: Any, build: Builder) -> Op:
+        always = build(arith.Constant(value=True, type=condition.type)).out
+        return masked(op, mapping, always, build)
 
     return made
 

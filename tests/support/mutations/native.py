@@ -1,7 +1,7 @@
-"""Bugs in the launcher's C code: each is compiled into a runtime of its own, which plans `verify`'s launches.
+"""Bugs in the launcher's C code, each compiled into its own runtime to plan `verify`'s launches.
 
-`python -m tests.support.mutations.native` prints a line for each bug, then how many were found; with
-words only those that have one of them in their name. One that crashes the process counts as found.
+`python -m tests.support.mutations.native` prints a line for each bug, then the number found. Words
+select bugs by name. A crash of the process counts as found.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class NativeMutation:
 _SELECT, _GUARD, _LAUNCH, _MAP = "select.c", "guard.c", "launch.c", "tensor_map.c"
 
 MUTATIONS = tuple(
-    NativeMutation(*each)
-    for each in (
+    NativeMutation(*row)
+    for row in (
         ("less is less or equal", _GUARD, "return value < test->constant;", "return value <= test->constant;"),
         ("less or equal is less", _GUARD, "return value <= test->constant;", "return value < test->constant;"),
         ("greater is greater or equal", _GUARD, "return value > test->constant;", "return value >= test->constant;"),
@@ -105,45 +105,45 @@ MUTATIONS = tuple(
 
 
 def build(mutation: NativeMutation | None, folder: Path, objects: Path) -> Path:
-    """Compile the extension with a bug, or as it is; `objects` holds what has none."""
+    """Compile the extension, optionally with a bug; `objects` holds the correct object files."""
     extension = tomli.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    (settings,) = (each for each in extension["ext-modules"] if each["name"] == _NAME)
+    (settings,) = (module for module in extension["ext-modules"] if module["name"] == _NAME)
     compiler = ["cc", "-O0", "-fPIC", "-w", *settings["extra-compile-args"]]
     include = [*settings["include-dirs"], "aotc/runtime", sysconfig.get_path("include")]
-    flags = [f"-I{ROOT / each}" for each in include]
+    flags = [f"-I{ROOT / path}" for path in include]
     linked: list[str] = []
     for source in map(Path, settings["sources"]):
-        made = objects / f"{source.stem}.o"
+        object_file = objects / f"{source.stem}.o"
         text = (ROOT / source).read_text()
         is_wrong = mutation is not None and source == Path("runtime_c/src", mutation.file)
         if mutation is not None and is_wrong:
             assert text.count(mutation.old) == 1, (
                 f"{mutation.name}: {text.count(mutation.old)} places"
             )
-            made = folder / f"{source.stem}.o"
+            object_file = folder / f"{source.stem}.o"
             text = text.replace(mutation.old, mutation.new)
-        if is_wrong or not made.exists():
+        if is_wrong or not object_file.exists():
             near = [f"-I{(ROOT / source).parent}"]
             subprocess.run(
-                [*compiler, *near, *flags, "-x", "c", "-c", "-", "-o", str(made)],
+                [*compiler, *near, *flags, "-x", "c", "-c", "-", "-o", str(object_file)],
                 input=text.encode(),
                 check=True,
             )
-        linked.append(str(made))
+        linked.append(str(object_file))
     library = folder / f"native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    libraries = [f"-l{each}" for each in settings["libraries"]]
+    libraries = [f"-l{library}" for library in settings["libraries"]]
     subprocess.run(["cc", "-shared", *linked, "-o", str(library), *libraries], check=True)
     return library
 
 
 def judge(library: Path) -> str:
-    """Return what a process whose runtime is `library` says of the kernels, "" for nothing."""
+    """Return the findings of a process with the runtime `library` on the kernels, or ""."""
     command = [sys.executable, "-m", "tests.support.mutations.native", "--judge", str(library)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit {done.returncode}"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if process.returncode:
+        last = process.stderr.strip().splitlines()[-1:] or [f"exit {process.returncode}"]
         return f"crash: {last[0]}"
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -176,11 +176,15 @@ def _verify_under(library: str) -> str:
 
 
 def _chosen(words: Sequence[str]) -> Iterator[NativeMutation]:
-    return (each for each in MUTATIONS if not words or any(word in each.name for word in words))
+    return (
+        mutation
+        for mutation in MUTATIONS
+        if not words or any(word in mutation.name for word in words)
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print what becomes of each bug."""
+    """Print the outcome of each bug."""
     parser = argparse.ArgumentParser()
     parser.add_argument("words", nargs="*")
     parser.add_argument("--judge", default="")

@@ -1,13 +1,13 @@
-"""The planted bugs under ordinary kernels: what `aotc verify` finds at its default settings.
+"""The planted bugs under ordinary kernels, for `aotc verify` at its default settings.
 
-A small kernel made for a bug shows it more easily than the kernels that people build. So each bug is
-planted under a fixed list of variants of kernels/*.toml, those that exercise its part of the
-compiler; it is effective where PTX, shared memory or parameters are no longer what they were, and
-found if `verify` finds it in one of the first few such variants.
+A small kernel made for a bug shows it more easily than the kernels of users. So each bug is planted
+under a fixed list of variants of kernels/*.toml that exercise its part of the compiler. It is effective
+if PTX, shared memory or parameters change. It is found if `verify` finds it in one of the first few
+such variants.
 
-`python -m tests.support.mutations.ordinary` prints the table of docs/internals/planted-bugs.md. With names of areas
-only these are run; `--sample N` takes every Nth bug of each, from number `--first` on, and `--only`
-those with a word in their name.
+`python -m tests.support.mutations.ordinary` prints the table of docs/internals/planted-bugs.md. Names of
+areas select bugs by area. `--sample N` takes every Nth bug of an area, from number `--first` on, and
+`--only` selects by a word of the name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KERNELS = Path(__file__).parents[3]
 _MAX_EFFECTIVE = 12
 """How many variants that a bug changes are verified before it counts as missed."""
 
-# A bug may be one that a kernel cannot have: there is no such op, or it no longer compiles.
+# A bug may not apply to a kernel: there is no such op, or it no longer compiles.
 _UNSUITED = (
     IndexError,
     StopIteration,
@@ -53,7 +53,7 @@ _UNSUITED = (
 Row: TypeAlias = tuple[str, str, str, str]
 """A variant: manifest, kernel, target and words of its label."""
 
-# Which variant of a kernel, by words of its label, or with a "-" that it has not.
+# The variant of a kernel: words of its label, and with a "-" words not in it.
 _ROWS = (
     ("kernels.toml", "softmax", "sm_80", "T=fp32 BLOCK=1024"),
     ("kernels.toml", "quantize_int8_rows", "sm_80", "T=fp16"),
@@ -168,7 +168,7 @@ _BY_AREA = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a bug: the variants that it changes, and what it was found as, if it was."""
+    """The outcome of a bug: the variants it changes, and the kind of finding, if any."""
 
     name: str
     variants: tuple[str, ...] = ()
@@ -178,9 +178,9 @@ class Outcome:
 
 @cache
 def _subject(path: str, kernel: str, target: str, parts: str) -> Subject:
-    found = load_subjects(str(_KERNELS / path), [kernel], [target])
+    subjects = load_subjects(str(_KERNELS / path), [kernel], [target])
     words = parts.split()
-    return next(each for each in found if all(_has(each.label, word) for word in words))
+    return next(subject for subject in subjects if all(_has(subject.label, word) for word in words))
 
 
 def _has(label: str, word: str) -> bool:
@@ -193,32 +193,32 @@ def _as_it_should_be(row: Row, request: CompileRequest) -> tuple[object, ...]:
 
 
 def _changed(row: Row, request: CompileRequest) -> bool:
-    """Return whether a variant is not what it was, or can no longer be compiled."""
+    """Return whether the bug changes a variant, or keeps it from compiling."""
     return _as_it_should_be(row, request) != _told(row, request)
 
 
 def _told(row: Row, request: CompileRequest) -> tuple[object, ...]:
-    """Return what a kernel is and what its launcher is told."""
+    """Return a kernel's program and the metadata for its launcher."""
     kernel = compile_ptx(request)
-    told = kernel.params, kernel.guards, kernel.scratch_bytes, kernel.cooperative
+    metadata = kernel.params, kernel.guards, kernel.scratch_bytes, kernel.cooperative
     condition = planned.launch_condition(request, kernel.guards, kernel.params)
-    return (kernel.ptx, kernel.shared_bytes, condition, *told, _record(_subject(*row), kernel))
+    return (kernel.ptx, kernel.shared_bytes, condition, *metadata, _record(_subject(*row), kernel))
 
 
 def _record(subject: Subject, kernel: PtxKernel) -> object:
     """Return the record of a variant, or why there is none."""
     if subject.expanded is None:
         return None
-    known = subject.guards, subject.values, refusals.needs_of(parse_kernel(kernel.tile_ir), 0, 1)
+    facts = subject.guards, subject.values, refusals.needs_of(parse_kernel(kernel.tile_ir), 0, 1)
     try:
-        launcher = launcher_of_request(*subject.expanded, kernel, parse_module(kernel.ptx), *known)
+        launcher = launcher_of_request(*subject.expanded, kernel, parse_module(kernel.ptx), *facts)
     except (ArchiveError, IRError) as error:
         return str(error)
     return launcher.record
 
 
 def observe(mutation: Mutation, area: str) -> Outcome:
-    """Return what `verify` says of ordinary variants that are compiled with a bug."""
+    """Return the verdict of `verify` on ordinary variants compiled with a bug."""
     start = time.process_time()
     effective: list[str] = []
     for row in _BY_AREA.get(area, _HOPPER):
@@ -249,11 +249,11 @@ def _fields(request: CompileRequest) -> dict[str, object]:
 
 
 def _kind(subject: Subject) -> str:
-    """Return what is wrong with a variant, "" for nothing."""
+    """Return the finding on a variant, or ""."""
     try:
         findings = verify_variant(subject).launches
     except ArchiveError:
-        return "launcher"  # its record says what no archive may
+        return "launcher"  # its record is invalid in an archive
     for finding in findings:
         if finding.status == "wrong":
             return "mismatch"
@@ -270,7 +270,9 @@ def _mutations(options: argparse.Namespace) -> Iterator[tuple[str, Mutation]]:
         for mutation in mutations[options.first :: options.sample]:
             if options.only not in mutation.name:
                 continue
-            if isinstance(mutation, Mutation):  # others are of no kernel that the compiler makes
+            if isinstance(
+                mutation, Mutation
+            ):  # the others are for kernels not made by the compiler
                 yield area, mutation
 
 
@@ -282,23 +284,23 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", default="")
     options = parser.parse_args(arguments)
-    found: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[Outcome]] = {}
     for area, mutation in _mutations(options):
         outcome = observe(mutation, area)
-        found.setdefault(area, []).append(outcome)
+        outcomes.setdefault(area, []).append(outcome)
         state = outcome.kind or ("MISSED" if outcome.variants else "no effect")
         last = outcome.variants[-1] if outcome.variants else ""
         line = f"{state:14} {outcome.seconds:6.1f} {outcome.name}: {last}\n"
         sys.stderr.write(line)
-    sys.stdout.write("\n".join(_table(found)) + "\n")
+    sys.stdout.write("\n".join(_table(outcomes)) + "\n")
 
 
-def _table(found: dict[str, list[Outcome]]) -> Iterator[str]:
+def _table(outcomes_of_area: dict[str, list[Outcome]]) -> Iterator[str]:
     yield "|area|planted|effective|found|as|"
     yield "|-|-|-|-|-|"
-    for area, outcomes in found.items():
-        effective = [each for each in outcomes if each.variants]
-        kinds = [each.kind for each in effective if each.kind]
+    for area, outcomes in outcomes_of_area.items():
+        effective = [outcome for outcome in outcomes if outcome.variants]
+        kinds = [outcome.kind for outcome in effective if outcome.kind]
         by_count = sorted({(-kinds.count(kind), kind) for kind in kinds})
         shown = ", ".join(f"{kind} {-count}" for count, kind in by_count)
         yield f"|{area}|{len(outcomes)}|{len(effective)}|{len(kinds)}|{shown}|"

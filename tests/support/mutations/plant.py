@@ -1,10 +1,9 @@
-"""Planting a bug in the compiler, compiling a kernel under it, and asking `verify` what it sees.
+"""Plant a bug in the compiler, compile a kernel under it, and verify the kernel.
 
-A `Plant` opens a context in which the compiler is wrong: a function of it replaced, a pass followed
-by one that spoils what it made, or the text of LLVM IR or PTX changed on its way. Tables that the
-compiler caches are emptied on both sides of it.
+A `Plant` opens a context with a wrong compiler: a function is replaced, an edit follows a pass, or
+the text of LLVM IR or PTX is changed. The compiler's caches are cleared on entry and exit.
 
-Invariant: after the context the compiler is what it was before.
+Invariant: the context restores the compiler.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from aotc.ir.passes import Pipeline
 from aotc.metadata import ParamSlot
 from aotc.package.archive.index import Kernel as Record
 from aotc.package.verify import planned_launch as planned
-from aotc.package.verify.reference_cache import KeptReferences
+from aotc.package.verify.reference_cache import ReferenceCache
 from aotc.package.verify.subjects import Subject, load_subjects
 from aotc.package.verify.variants import VariantResult, verify_variant
 from aotc.schedule import pipeline
@@ -36,8 +35,8 @@ from tests.support.hazards import HazardError, no_fallback
 
 MANIFEST = Path(__file__).parents[1] / "mutation_cases" / "kernels.toml"
 
-# Of kernels as they should be: a bug that leaves the tile IR as it is leaves its meaning, too.
-_REFERENCES = KeptReferences()
+# Of correct kernels: a bug below the tile IR leaves its meaning unchanged.
+_REFERENCES = ReferenceCache()
 
 Plant: TypeAlias = Callable[[], AbstractContextManager[None]]
 Edit: TypeAlias = Callable[[Kernel], None]
@@ -46,10 +45,10 @@ Program: TypeAlias = tuple[str, int, tuple[ParamSlot, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What `verify` says of a kernel: "" for nothing, "mismatch", or the kind of a fault.
+    """The verdict of `verify` on a kernel: "", "mismatch", or the kind of a fault.
 
-    `program` is what was executed: PTX, the bytes of shared memory, what the launcher makes of
-    arguments, and what else it is told of launches. `detail` is the report.
+    `program` is the executed program: PTX, the bytes of shared memory, the launcher's parameters, and
+    the other launch metadata. `detail` is the report.
     """
 
     kind: str
@@ -59,7 +58,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A bug that a compiler may have, and the kernel of the manifest that is to show it."""
+    """A possible compiler bug, and the kernel of the manifest to expose it."""
 
     name: str
     stands_for: str
@@ -68,7 +67,7 @@ class Mutation:
     target: str = "sm_80"
 
     def observe(self) -> Evidence:
-        """Return what the build's own check or `verify` says of the kernel that was compiled with the bug."""
+        """Return the verdict of the build's own check or of `verify` on the kernel with the bug."""
         with self.plant(), no_fallback():
             try:
                 return _verified(_subject(self.kernel, self.target))
@@ -76,7 +75,7 @@ class Mutation:
                 return Evidence("build", str(hazard), ("", 0, (), ""))
 
     def control(self) -> Evidence:
-        """Return what `verify` says of the kernel as it should be."""
+        """Return the verdict of `verify` on the correct kernel."""
         return _control(self.kernel, self.target)
 
 
@@ -87,7 +86,9 @@ def _control(kernel: str, target: str) -> Evidence:
 
 @lru_cache(maxsize=1)
 def _subjects() -> dict[tuple[str, str], Subject]:
-    return {(each.kernel, each.target.name): each for each in load_subjects(str(MANIFEST))}
+    return {
+        (subject.kernel, subject.target.name): subject for subject in load_subjects(str(MANIFEST))
+    }
 
 
 def _subject(kernel: str, target: str) -> Subject:
@@ -95,24 +96,24 @@ def _subject(kernel: str, target: str) -> Subject:
 
 
 def _verified(subject: Subject) -> Evidence:
-    made: list[PtxKernel] = []
+    kernels: list[PtxKernel] = []
 
     def compiler(request: CompileRequest) -> PtxKernel:
-        made.append(compile_ptx(request))
-        return made[-1]
+        kernels.append(compile_ptx(request))
+        return kernels[-1]
 
     with records_kept() as records:
-        result = verify_variant(subject, compiler=compiler, kept=_REFERENCES)
-    request, first = subject.request, made[0]
+        result = verify_variant(subject, compiler=compiler, cache=_REFERENCES)
+    request, first = subject.request, kernels[0]
     assert request is not None
     condition = planned.launch_condition(request, first.guards, first.params)
-    told = str((first.scratch_bytes, first.cooperative, condition, *records[:1]))
-    return _evidence(result, (first.ptx, first.shared_bytes, first.params, told))
+    metadata = str((first.scratch_bytes, first.cooperative, condition, *records[:1]))
+    return _evidence(result, (first.ptx, first.shared_bytes, first.params, metadata))
 
 
 @contextmanager
 def records_kept() -> Iterator[list[Record]]:
-    """Keep the records of kernels that launches are planned by while the block is open."""
+    """Collect the kernel records used to plan launches while the context is open."""
     records: list[Record] = []
     launcher_of_record = planned.launcher_of_record
 
@@ -168,7 +169,7 @@ def _plant(*patches: Callable[[], AbstractContextManager[Any]]) -> Plant:
 
 
 def together(*plants: Plant) -> Plant:
-    """Plant several bugs at once, such as one in every module that has a name."""
+    """Plant several bugs at once, such as one in every module with a given name."""
 
     @contextmanager
     def planted() -> Iterator[None]:
@@ -186,7 +187,7 @@ def replacing(owner: Any, name: str, new: Any) -> Plant:
 
 
 def wrapping(owner: Any, name: str, make: Callable[[Any], Any]) -> Plant:
-    """Put what `make` makes of an attribute of a module or class in its place."""
+    """Replace an attribute of a module or class by `make(attribute)`."""
     return replacing(owner, name, make(getattr(owner, name)))
 
 
@@ -196,7 +197,7 @@ def entry(table: dict[Any, Any], key: Any, new: Any) -> Plant:
 
 
 def rule(cls: type[Op], make: Callable[[Any], Any]) -> Plant:
-    """Put what `make` makes of the lowering rule of an op in its place."""
+    """Replace the lowering rule of an op by `make(rule)`."""
     return entry(lower.RULES, cls, make(lower.RULES[cls]))
 
 
@@ -208,8 +209,8 @@ def after_pass(name: str, edit: Edit) -> Plant:
         edit(kernel)
 
     passes = list(pipeline.TILE_TO_GPU.passes)
-    at = [each.__name__ for each in passes].index(name)
-    spoiled = Pipeline((*passes[: at + 1], spoil, *passes[at + 1 :]))
+    index = [pass_function.__name__ for pass_function in passes].index(name)
+    spoiled = Pipeline((*passes[: index + 1], spoil, *passes[index + 1 :]))
     return _plant(lambda: mock.patch.object(pipeline, "TILE_TO_GPU", spoiled))
 
 
@@ -246,7 +247,7 @@ def found(kernel: Kernel, cls: type[Op]) -> Sequence[Any]:
 
 
 def each(cls: type[Op], change: Callable[[Any], None]) -> Edit:
-    """Return the edit that changes every op of a class."""
+    """Return an edit: change every op of a class."""
 
     def edit(kernel: Kernel) -> None:
         for op in found(kernel, cls):
@@ -255,6 +256,6 @@ def each(cls: type[Op], change: Callable[[Any], None]) -> Edit:
     return edit
 
 
-def without(cls: type[Op], at: int) -> Edit:
-    """Return the edit that leaves out op number `at` of a class."""
-    return lambda kernel: found(kernel, cls)[at].erase()
+def without(cls: type[Op], index: int) -> Edit:
+    """Return an edit: erase op number `index` of a class."""
+    return lambda kernel: found(kernel, cls)[index].erase()

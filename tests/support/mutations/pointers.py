@@ -1,4 +1,4 @@
-"""Bugs in tensor copies that stand for loads through pointers: maps, coordinates, clipping."""
+"""Bugs in tensor copies for pointer loads: maps, coordinates, clipping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.mutations.plant import Edit, Mutation, after_pass, each
 
 
 def _described(name: str, change: Callable[[TensorSource], TensorSource]) -> Edit:
-    """Return the edit that describes the tensors behind some pointers in another way."""
+    """Return an edit: change the tensor maps of some pointers."""
 
     def edit(kernel: Kernel) -> None:
         kernel.params = tuple(

@@ -1,4 +1,4 @@
-"""Bugs where a CTA runs one program after the other: which programs it takes, and as which."""
+"""Bugs in persistent CTAs: the set of programs and their numbers."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def _bounds(change: Callable[[Builder, Value, Value, Value], _Bounds]) -> Edit:
         if not kernel.is_persistent:  # the form without tensor maps
             return
         loop = next(op for op in kernel.body if isinstance(op, scf.For))
-        place = Builder.before_op(loop)
-        loop.set_slots(change(place, loop.lower, loop.upper, loop.step))
+        build = Builder.before_op(loop)
+        loop.set_slots(change(build, loop.lower, loop.upper, loop.step))
 
     return edit
 
 
-def _without_the_last(place: Builder, first: Value, count: Value, step: Value) -> _Bounds:
-    one = place(arith.Constant(1, I32)).out
-    return first, place(arith.Sub(count, one)).out, step
+def _without_the_last(build: Builder, first: Value, count: Value, step: Value) -> _Bounds:
+    unit = build(arith.Constant(1, I32)).out
+    return first, build(arith.Sub(count, unit)).out, step
 
 
-def _in_double_steps(place: Builder, first: Value, count: Value, step: Value) -> _Bounds:
-    return first, count, place(arith.Add(step, step)).out
+def _in_double_steps(build: Builder, first: Value, count: Value, step: Value) -> _Bounds:
+    return first, count, build(arith.Add(step, step)).out
 
 
-def _until_its_like(place: Builder, first: Value, count: Value, step: Value) -> _Bounds:
-    del place, count
+def _until_its_like(build: Builder, first: Value, count: Value, step: Value) -> _Bounds:
+    del build, count
     return first, step, step
 
 

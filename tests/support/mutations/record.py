@@ -16,7 +16,7 @@ Plant = Callable[[], AbstractContextManager[None]]
 
 
 def _changed(part: str, change: Callable[[Any], Any]) -> Plant:
-    """Return the plant that changes what a function of `assemble` makes for the record."""
+    """Return a plant: change the record field made by a function of `assemble`."""
     return wrapping(assemble, part, lambda make: lambda *given: change(make(*given)))
 
 
@@ -58,8 +58,8 @@ def _without_promise(guard: Guard) -> Guard:
     return replace(guard, expression=Integer(1)) if guard.is_promise else guard
 
 
-def _in_bytes(each: TensorMap) -> TensorMap:
-    return replace(each, data_type=0)
+def _in_bytes(tensor_map: TensorMap) -> TensorMap:
+    return replace(tensor_map, data_type=0)
 
 
 MUTATIONS = tuple(

@@ -1,4 +1,4 @@
-"""Bugs where boxes are loaded ahead: in what two roles tell each other, or iterations."""
+"""Bugs in loads ahead: in signals between warp roles, or between iterations."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ def _waits(role: str, change: Callable[[mbarrier.MbarrierWait, Builder], list[Va
     return edit
 
 
-def _other_parity(wait: mbarrier.MbarrierWait, place: Builder) -> list[Value]:
-    one = place(arith.Constant(1, I32)).out
-    return [wait.barrier, place(arith.Xor(wait.parity, one)).out]
+def _other_parity(wait: mbarrier.MbarrierWait, build: Builder) -> list[Value]:
+    unit = build(arith.Constant(1, I32)).out
+    return [wait.barrier, build(arith.Xor(wait.parity, unit)).out]
 
 
-def _slot_before(wait: mbarrier.MbarrierWait, place: Builder) -> list[Value]:
-    return [_shifted(wait.barrier, -1, place), wait.parity]
+def _slot_before(wait: mbarrier.MbarrierWait, build: Builder) -> list[Value]:
+    return [_shifted(wait.barrier, -1, build), wait.parity]
 
 
-def _shifted(buffer: Value, by: int, place: Builder) -> Value:
-    """Return the stage that is `by` further on in its ring."""
+def _shifted(buffer: Value, by: int, build: Builder) -> Value:
+    """Return the stage `by` slots further on in its ring."""
     stage = buffer.op
     assert isinstance(stage, gpu.SharedStage)
     ring = stage.buffer.op
     assert isinstance(ring, gpu.SharedAlloc)
-    return place(
+    return build(
         gpu.SharedStage(stage.buffer, stage.index, (stage.ahead + by) % ring.num_stages)
     ).out
 
 
 def _release_too_early(kernel: Kernel) -> None:
-    """Give a stage back while the product that reads it may run."""
+    """Release a stage while a dot may still read it."""
     arrive = next(_in_role(kernel, "consumers", mbarrier.MbarrierArrive))
-    place = Builder.before_op(arrive)
-    place(mbarrier.MbarrierArrive(_shifted(arrive.barrier, 1, place), arrive.count))
+    build = Builder.before_op(arrive)
+    build(mbarrier.MbarrierArrive(_shifted(arrive.barrier, 1, build), arrive.count))
     arrive.erase()
 
 
@@ -175,14 +175,14 @@ def _issue_a_slot_further(kernel: Kernel) -> None:
 
 
 def _issue_unasked(kernel: Kernel) -> None:
-    """Leave out the barrier behind which a stage has been read by all."""
+    """Leave out the barrier after all threads' reads of a stage."""
     first = next(_ahead(kernel))
     assert isinstance(first.prev, gpu.Barrier)
     first.prev.erase()
 
 
 def _issue_always(kernel: Kernel) -> None:
-    """Fetch for an iteration that does not exist, too."""
+    """Prefetch also for an iteration past the end."""
     branch = next(_ahead(kernel)).parent_op
     assert isinstance(branch, scf.If)
     yes = Builder.before_op(branch)(arith.Constant(value=True, type=I1)).out
@@ -190,7 +190,7 @@ def _issue_always(kernel: Kernel) -> None:
 
 
 def _ahead(kernel: Kernel) -> Iterator[tma.TmaLoad]:
-    """Yield the loads that an iteration issues for a later one."""
+    """Yield the prefetches of an iteration."""
     for op in list(kernel.walk()):
         stage = op.buffer.op if isinstance(op, tma.TmaLoad) else None
         if isinstance(stage, gpu.SharedStage) and stage.ahead:

@@ -1,9 +1,8 @@
-"""Bugs at seeded places of the compiler's source, as outsiders would plant them, and what finds them.
+"""Bugs at random seeded positions of the compiler's source, and the checks against them.
 
-A place is an operator, a number, a condition or a call of a line that runs while ordinary kernels are
-compiled. The compiler is run from a copy in which that place is changed. A bug is effective if the PTX of
-a kernel, or what its launcher is told, is no longer what it was; it is found if the compiler refuses a kernel or
-`verify` calls one wrong.
+A place is an operator, a number, a condition or a call of a line run while ordinary kernels compile.
+The compiler runs from a copy changed at that place. A bug is effective if it changes the PTX or the
+launch metadata of a kernel. It is found if the compiler refuses a kernel or `verify` reports one.
 
 `python -m tests.support.mutations.seeded --seed N --count 30` prints a line for each, and a table.
 """
@@ -91,7 +90,7 @@ _LARGEST_NUMBER = 128
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, int, Callable[[], None]]]:
-    """Yield what can be changed in a tree: a description, its line, and what makes the change."""
+    """Yield possible changes of a tree: a description, its line, and a function to make it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _LEFT_OUT):
             continue
@@ -114,8 +113,8 @@ def _changes_of(parent: ast.AST, node: ast.AST) -> Iterator[tuple[str, int, Call
             wrong = ast.UnaryOp(ast.Not(), node.test)
             yield "condition flipped", line, lambda: setattr(node, "test", wrong)
         case ast.Expr(value=ast.Call()) if not isinstance(parent, ast.Module):
-            none = ast.Constant(None)
-            yield "call dropped", line, lambda: setattr(node, "value", none)
+            null = ast.Constant(None)
+            yield "call dropped", line, lambda: setattr(node, "value", null)
         case _:
             pass
 
@@ -128,17 +127,17 @@ def _said(old: ast.AST, new: ast.AST) -> str:
 
 
 def _lines_run(subjects: Sequence[Subject]) -> dict[str, set[int]]:
-    """Return the lines of the parts that run while subjects are compiled, by file."""
+    """Return the lines executed while subjects compile, by file."""
     run: dict[str, set[int]] = {}
-    wanted: dict[CodeType, set[int] | None] = {}
+    lines_of_code: dict[CodeType, set[int] | None] = {}
     prefixes = tuple(str(ROOT / part) for part in _PARTS)
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         code = frame.f_code
-        if code not in wanted:
+        if code not in lines_of_code:
             is_part = code.co_filename.startswith(prefixes)
-            wanted[code] = run.setdefault(code.co_filename, set()) if is_part else None
-        lines = wanted[code]
+            lines_of_code[code] = run.setdefault(code.co_filename, set()) if is_part else None
+        lines = lines_of_code[code]
         if lines is None:
             return None
         if event == "line":
@@ -156,20 +155,22 @@ def _lines_run(subjects: Sequence[Subject]) -> dict[str, set[int]]:
 
 
 def _places(run: dict[str, set[int]]) -> list[Place]:
-    found: list[Place] = []
+    places: list[Place] = []
     for file, lines in run.items():
         tree = ast.parse((ROOT / file).read_text())
-        found += [
-            (file, line, at) for at, (_, line, _) in enumerate(_changes(tree)) if line in lines
+        places += [
+            (file, line, index)
+            for index, (_, line, _) in enumerate(_changes(tree))
+            if line in lines
         ]
-    return found
+    return places
 
 
-def _change(place: Place, root: Path) -> str:
+def _change(location: Place, root: Path) -> str:
     """Change a place in a copy of the compiler; return a description."""
-    file, line, at = place
+    file, line, index = location
     tree = ast.parse((ROOT / file).read_text())
-    text, _, make = list(_changes(tree))[at]
+    text, _, make = list(_changes(tree))[index]
     make()
     target = root / file
     target.unlink()
@@ -190,13 +191,13 @@ def _subjects() -> Iterator[Subject]:
 
 
 def _told(kernel: PtxKernel) -> list[str]:
-    """Return what a kernel is and what its launcher is told."""
+    """Return a kernel's program and the metadata for its launcher."""
     parts = (kernel.ptx, kernel.shared_bytes, kernel.params, kernel.guards, kernel.scratch_bytes)
     return [*map(str, parts), str(kernel.cooperative)]
 
 
 def _judge(baseline: dict[str, list[str]]) -> str:
-    """Return as what a bug of this process's compiler is found: "no effect", "missed", or a kind."""
+    """Return the outcome of the bug in this process's compiler: "no effect", "missed", or a kind."""
     is_effective = False
     for subject in _subjects():
         assert subject.request is not None
@@ -204,12 +205,14 @@ def _judge(baseline: dict[str, list[str]]) -> str:
             if _told(compile_ptx(subject.request)) == baseline[subject.label]:
                 continue
             is_effective = True
-            found = [f for f in verify_variant(subject).launches if f.status in ("wrong", "fault")]
+            failures = [
+                f for f in verify_variant(subject).launches if f.status in ("wrong", "fault")
+            ]
         except Exception as error:  # noqa: BLE001 - whatever the compiler says of itself
             return f"compiler ({type(error).__name__})"
-        if found:
-            kind = found[0].detail.partition(":")[0]
-            return "mismatch" if found[0].status == "wrong" else kind[:40]
+        if failures:
+            kind = failures[0].detail.partition(":")[0]
+            return "mismatch" if failures[0].status == "wrong" else kind[:40]
     return "missed" if is_effective else "no effect"
 
 
@@ -217,7 +220,7 @@ def _judged(root: Path, baseline: Path) -> str:
     command = [sys.executable, "-m", "tests.support.mutations.seeded", "--judge", str(baseline)]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=root,
             env=environment,
@@ -228,11 +231,11 @@ def _judged(root: Path, baseline: Path) -> str:
         )
     except subprocess.TimeoutExpired:
         return "out of time"
-    return done.stdout.strip() or f"compiler (exit {done.returncode})"
+    return process.stdout.strip() or f"compiler (exit {process.returncode})"
 
 
 def _copied(folder: Path) -> Path:
-    """Return a copy of all that the compiler needs, of links to files."""
+    """Return a copy of the compiler's tree, made of links to files."""
     for name in ("aotc", "kernels", "tests/support"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, copy_function=os.symlink, ignore=ignored)
@@ -243,7 +246,7 @@ def _copied(folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print what becomes of each bug, then a table."""
+    """Print the outcome of each bug, then a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=30)
@@ -255,19 +258,21 @@ def main(arguments: Sequence[str]) -> None:
         return
     start = time.monotonic()
     subjects = list(_subjects())
-    places = _places(_lines_run(subjects))
-    random.Random(options.seed).shuffle(places)
+    locations = _places(_lines_run(subjects))
+    random.Random(options.seed).shuffle(locations)
     kinds: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:
         baseline = Path(name, "baseline.json")
-        told = {s.label: _told(compile_ptx(s.request)) for s in subjects if s.request is not None}
-        baseline.write_text(json.dumps(told))
-        for number, place in enumerate(places):
+        metadata = {
+            s.label: _told(compile_ptx(s.request)) for s in subjects if s.request is not None
+        }
+        baseline.write_text(json.dumps(metadata))
+        for number, location in enumerate(locations):
             effective = kinds.total() - kinds["no effect"] - kinds["out of time"]
             if effective == options.count or time.monotonic() - start > 60 * options.minutes:
                 break
             root = _copied(Path(name, str(number)))
-            text = _change(place, root)
+            text = _change(location, root)
             kind = _judged(root, baseline)
             kinds[kind] += 1
             sys.stdout.write(f"{kind:28} {text}\n")

@@ -27,7 +27,7 @@ from tests.support.mutations.plant import (
 
 _LAST = "insert_barriers"
 
-# A kernel, which of its barriers, and what stands on both sides of it.
+# A kernel, the number of a barrier in it, and the accesses on both sides.
 _BARRIERS = (
     ("turn", 0, "a tile is written and read transposed"),
     ("turn_two", 0, "the first of two tiles is written and read"),
@@ -54,7 +54,7 @@ def _earlier(kernel: Kernel) -> None:
 
 
 def _only_in(op_class: type, name: str, make: Any) -> Any:
-    """Return what makes of a rule one that sees another function of its module, for some ops."""
+    """Return a wrapper of a rule: replace a function of its module, for some ops."""
 
     @contextmanager
     def spoiled() -> Iterator[None]:
@@ -71,9 +71,9 @@ def _only_in(op_class: type, name: str, make: Any) -> Any:
     return rule(op_class, wrapped)
 
 
-def _swapped(columns: Sequence[int], one: int, other: int) -> list[int]:
+def _swapped(columns: Sequence[int], first: int, other: int) -> list[int]:
     out = list(columns)
-    out[one], out[other] = out[other], out[one]
+    out[first], out[other] = out[other], out[first]
     return out
 
 
@@ -134,12 +134,12 @@ def _opposite(name: str) -> Any:
 MUTATIONS = (
     *(
         Mutation(
-            f"no barrier {at} in {kernel}",
+            f"no barrier {number} in {kernel}",
             f"a barrier is left out where {where}",
             kernel,
-            after_pass(_LAST, without(gpu.Barrier, at)),
+            after_pass(_LAST, without(gpu.Barrier, number)),
         )
-        for kernel, at, where in _BARRIERS
+        for kernel, number, where in _BARRIERS
     ),
     Mutation(
         "barrier too early",
@@ -243,8 +243,8 @@ MUTATIONS = (
             shape,
             "rename",
             lambda rename: (
-                lambda op, registers, held, wanted: rename(
-                    op, tuple(reversed(registers)), held, wanted
+                lambda op, registers, sources, targets: rename(
+                    op, tuple(reversed(registers)), sources, targets
                 )
             ),
         ),
@@ -314,7 +314,9 @@ MUTATIONS = (
         wrapping(
             decompose_scans,
             "_at",
-            lambda at: lambda layout, axis, index, place: at(layout, axis, index ^ 1, place),
+            lambda address: (
+                lambda layout, axis, index, build: address(layout, axis, index ^ 1, build)
+            ),
         ),
     ),
     Mutation(

@@ -1,4 +1,4 @@
-"""Bugs in tensor maps that a kernel stores for others: a field, the slot, what is published."""
+"""Bugs in tensor maps stored by a kernel for others: fields, slots, fences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of planted bugs, those that `verify` is known to miss, and the table of what it saw.
+"""The list of planted bugs, the known misses of `verify`, and the table of findings.
 
 `python -m tests.support.mutations.table` prints the table of docs/internals/planted-bugs.md.
 """
@@ -66,7 +66,7 @@ KNOWN_MISSES = {
 
 
 def rows() -> list[str]:
-    """Return the lines of a table: how many bugs of each area were seen, and as what."""
+    """Return the lines of a table: findings by area and kind."""
     lines = ["|area|planted|found|as|", "|-|-|-|-|"]
     for area, mutations in AREAS.items():
         kinds: dict[str, int] = {}

@@ -12,7 +12,7 @@ _LAST = "insert_barriers"
 
 
 def _barrier_after_wait(kernel: Kernel) -> None:
-    """Leave out the barrier that tells all threads what the issuing one has waited for."""
+    """Leave out the barrier after the issuing thread's wait."""
     wait = found(kernel, tma.TmaStoreWait)[0]
     assert isinstance(wait.next, gpu.Barrier)
     wait.next.erase()
@@ -30,32 +30,32 @@ def _wait_for_reads_only(kernel: Kernel) -> None:
         op.written = False
 
 
-def _wait_if_only(at: int) -> Edit:
+def _wait_if_only(slot: int) -> Edit:
     """Let tiles wait for the next one's products if one of the two conditions holds."""
 
     def edit(kernel: Kernel) -> None:
-        (both,) = (op for op in found(kernel, arith.And) if op.out.type == I1)
-        both.set_slots([both.slots[at]] * 2)
+        (conjunction,) = (op for op in found(kernel, arith.And) if op.out.type == I1)
+        conjunction.set_slots([conjunction.slots[slot]] * 2)
 
     return edit
 
 
 def _forget_that_there_is_a_tile(kernel: Kernel) -> None:
-    """Let an iteration pass on that there is no part to be stored."""
+    """Report no pending part to the next iteration."""
     loop = next(op for op in found(kernel, scf.For) if op.carried[-1].hint == "part")
     terminator = loop.body.terminator
     terminator.set_slots([*terminator.slots[:-1], loop.init[-1]])
 
 
 def _begin_with_the_second_part(kernel: Kernel) -> None:
-    """Let an iteration pass on that the second part is the next to be stored."""
+    """Report the second part as the next pending one."""
     (select,) = (
         op
         for op in found(kernel, arith.Select)
         if any(isinstance(user, scf.Yield) for user in op.out.users)
     )
-    one = Builder.before_op(select)(arith.Constant(1, I32)).out
-    select.set_slots([select.slots[0], one, select.slots[2]])
+    unit = Builder.before_op(select)(arith.Constant(1, I32)).out
+    select.set_slots([select.slots[0], unit, select.slots[2]])
 
 
 def _wait_for_no_part(kernel: Kernel) -> None:
@@ -65,8 +65,8 @@ def _wait_for_no_part(kernel: Kernel) -> None:
 
 
 _LATE = tuple(
-    Mutation(name, stands_for, "multiply_and_store_late", after_pass(behind, edit), "sm_90a")
-    for name, stands_for, behind, edit in (
+    Mutation(name, stands_for, "multiply_and_store_late", after_pass(pass_name, edit), "sm_90a")
+    for name, stands_for, pass_name, edit in (
         (
             "a part is lost where K is short",
             "a tile waits for the next one's products, though these are fewer than its parts",

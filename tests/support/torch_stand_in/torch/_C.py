@@ -1,4 +1,4 @@
-"""What the loader asks of torch's own extension."""  # noqa: N999 - torch's name
+"""The part of torch's own extension used by the loader."""  # noqa: N999 - torch's name
 
 from .cuda import current_stream
 

@@ -1,9 +1,8 @@
-"""A torch without a GPU: as much of it as `examples/multi_gpu` uses, over the fake driver.
+"""A torch without a GPU: the part used by `examples/multi_gpu`, over the fake driver.
 
-Memory is NumPy's, and everything happens at once. At a launch the kernel's meaning is computed by
-what the driver was given, on the device where the launch goes (`kernels.py`), so a program's results
-are right exactly if its launches are; with TORCH_STAND_IN_COMPUTES=0 nothing is. When the program
-ends, the driver's verdict goes to stderr.
+Memory is NumPy's, and everything is synchronous. A launch computes the kernel's result on its device
+from the parameters at the driver (`kernels.py`). So results are right exactly if launches are. With
+TORCH_STAND_IN_COMPUTES=0 it computes nothing. At exit, the driver's verdict goes to stderr.
 
 With PYTHONPATH at this package's folder and LD_LIBRARY_PATH at the fake driver's, `import torch` finds it.
 """
@@ -39,7 +38,7 @@ class device(NamedTuple):  # noqa: N801
 
 
 class Tensor:
-    """A tensor without gaps on one device; what is computed of it is a tensor of its own."""
+    """A contiguous tensor on one device; operations return new tensors."""
 
     alive: ClassVar[weakref.WeakValueDictionary[int, Tensor]] = weakref.WeakValueDictionary()
     """By address."""
@@ -54,7 +53,7 @@ class Tensor:
 
     @property
     def dtype(self) -> dtype:
-        return next(known for known in (float32, int64) if known.numpy == self.values.dtype)
+        return next(dtype for dtype in (float32, int64) if dtype.numpy == self.values.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Devices, streams and graphs: the fake driver's, and what of them a thread has current."""
+"""Devices, streams and graphs of the fake driver, and the current ones of a thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from . import device as Device  # noqa: N812
 
 TOTAL_BYTES = 80 << 30
-driver = ctypes.CDLL("libcuda.so.1")  # the one that the loader finds
+driver = ctypes.CDLL("libcuda.so.1")  # the driver found by the loader
 driver.fake_cuda_launches.restype = ctypes.c_ulong
 driver.fake_cuda_violation.restype = ctypes.c_char_p
 driver.fake_cuda_retain_primary.restype = ctypes.c_void_p
@@ -69,8 +69,8 @@ def mem_get_info(device: Device) -> tuple[int, int]:
     """Return the free and the total bytes of a device."""
     from . import Tensor
 
-    alive = [each for each in Tensor.alive.values() if each.device == device]
-    return TOTAL_BYTES - sum(each.values.nbytes for each in alive), TOTAL_BYTES
+    alive = [tensor for tensor in Tensor.alive.values() if tensor.device == device]
+    return TOTAL_BYTES - sum(tensor.values.nbytes for tensor in alive), TOTAL_BYTES
 
 
 class Stream:
@@ -114,7 +114,7 @@ class CUDAGraph:
 
 @contextlib.contextmanager
 def graph(captured: CUDAGraph, stream: Stream) -> Iterator[None]:
-    """Capture in the global mode: what is unsafe in a capture is a violation in every thread."""
+    """Capture in the global mode: an unsafe call is a violation in every thread."""
     captured.stream = stream.cuda_stream
     _thread.captured = captured
     driver.fake_cuda_begin_capture()
@@ -126,6 +126,6 @@ def graph(captured: CUDAGraph, stream: Stream) -> Iterator[None]:
 
 
 def captured_graph(stream: int) -> CUDAGraph | None:
-    """Return the graph for which this thread captures a stream."""
+    """Return the graph of this thread's stream capture."""
     graph = _thread.captured
     return graph if graph is not None and graph.stream == stream else None

@@ -1,6 +1,6 @@
-"""What the example's kernels mean, computed at each launch from the parameters that it has.
+"""Host versions of the example's kernels, computed at each launch from its parameters.
 
-An address that is no tensor of the launch's device is an error, as an illegal access is on a GPU.
+An address outside the tensors of the launch's device is an error, like an illegal access on a GPU.
 """
 
 from __future__ import annotations

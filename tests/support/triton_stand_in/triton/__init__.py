@@ -1,4 +1,4 @@
-"""A stand-in for Triton: the classes that launch, as the real package names them; nothing is compiled."""
+"""A stand-in for Triton: the launching classes under their real names, without compilation."""
 
 from __future__ import annotations
 

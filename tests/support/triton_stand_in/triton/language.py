@@ -1,4 +1,4 @@
-"""Names that kernels of tests are annotated with."""
+"""Names for annotations of test kernels."""
 
 
 class constexpr:  # noqa: N801 - as Triton has it

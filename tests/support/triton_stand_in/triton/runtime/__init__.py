@@ -1,1 +1,1 @@
-"""Classes that launch."""
+"""The launching classes."""

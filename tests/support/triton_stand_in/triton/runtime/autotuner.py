@@ -30,7 +30,9 @@ class Autotuner:
     def run(self, *args, **kwargs):
         key = str(args)
         if key not in self.cache:
-            timings = {one: self._bench(*args, config=one, **kwargs) for one in self.configs}
+            timings = {
+                config: self._bench(*args, config=config, **kwargs) for config in self.configs
+            }
             self.configs_timings = timings
             self.cache[key] = min(timings, key=timings.get)
         self.best_config = self.cache[key]

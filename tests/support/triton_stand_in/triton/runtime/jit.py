@@ -11,8 +11,8 @@ class JITFunction:
         self.fn = fn
         self.arg_names = list(inspect.signature(fn).parameters)
         self.params = [
-            SimpleNamespace(name=name, is_constexpr="constexpr" in str(one.annotation))
-            for name, one in inspect.signature(fn).parameters.items()
+            SimpleNamespace(name=name, is_constexpr="constexpr" in str(parameter.annotation))
+            for name, parameter in inspect.signature(fn).parameters.items()
         ]
         self.kernels = {}
 
@@ -28,21 +28,21 @@ class JITFunction:
         if callable(grid):
             grid = grid(bound)
         signature, constants, attrs = {}, {}, {}
-        for at, one in enumerate(self.params):
-            value = bound[one.name]
-            if one.is_constexpr or value is None or value == 1:
-                signature[one.name], constants[at,] = "constexpr", value
+        for index, param in enumerate(self.params):
+            value = bound[param.name]
+            if param.is_constexpr or value is None or value == 1:
+                signature[param.name], constants[index,] = "constexpr", value
                 continue
             if isinstance(value, tuple):
-                signature[one.name] = ("i32",) * len(value)
+                signature[param.name] = ("i32",) * len(value)
                 continue
-            signature[one.name] = value if isinstance(value, str) else "i32"
+            signature[param.name] = value if isinstance(value, str) else "i32"
             if isinstance(value, str) or value % 16 == 0:
-                attrs[at,] = [["tt.divisibility", 16]]
+                attrs[index,] = [["tt.divisibility", 16]]
         key = str((signature, constants, attrs, options))
         target = SimpleNamespace(backend="cuda", arch=90)
-        made = SimpleNamespace(
+        kernel = SimpleNamespace(
             src=SimpleNamespace(signature=signature, constants=constants, attrs=attrs),
             metadata=SimpleNamespace(target=target, **options),
         )
-        return self.kernels.setdefault(key, made)
+        return self.kernels.setdefault(key, kernel)
