@@ -26,7 +26,7 @@ def outcome(
 
 
 @pytest.mark.parametrize(
-    ("given", "kind"),
+    ("attempt", "kind"),
     [
         (outcome(), "passed"),
         (outcome("AssertionError: 3 of 4 differ"), "failed"),

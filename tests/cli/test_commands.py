@@ -260,7 +260,13 @@ def test_check_shows_what_is_missing_and_where(folder: Path, run: Any) -> None:
     document = json.loads(out)
     (kernel,) = document["kernels"]
     (missing,) = kernel.pop("missing")
-    assert kernel == {"file": "k.py", "kernel": "k", "line": 4, "supported": False}
+    assert kernel == {
+        "file": "k.py",
+        "kernel": "k",
+        "line": 4,
+        "supported": False,
+        "captures": [],
+    }
     assert (missing["feature"], missing["line"]) == ("tl.extern_elementwise", 5)
     assert document["features"] == {"tl.extern_elementwise": 1}
 

@@ -181,7 +181,7 @@ def test_mistakes_on_the_command_line_show_no_traceback(
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("sources", "expected"),
     [
         (None, "ops.sources.json is missing"),
         ({"archive_sha256": "0"}, "was written for another archive"),
