@@ -198,12 +198,12 @@ class Target:
         Source: CUDA Programming Guide, "Feature set compiler targets", "Binary compatibility".
         """
         own = self.major, self.minor
-        if self.variant == "a" or own in _ON_CHIP or (major, minor) in _ON_CHIP:
+        if self.variant == "a" or own in ON_CHIP or (major, minor) in ON_CHIP:
             return (major, minor) == own
         return major == self.major and minor >= self.minor
 
 
-_ON_CHIP = ((8, 7), (8, 8))  # Tegra with plain targets: binary compatibility is for desktops alone
+ON_CHIP = ((8, 7), (8, 8))  # Tegra with plain targets: binary compatibility is for desktops alone
 
 
 _SM_80 = (

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Literal
 
@@ -52,6 +53,7 @@ class RegisterHazard:
         )
 
 
+@lru_cache(maxsize=2)  # emission and the caller's check ask about the same text
 def find_hazards(ptx: str) -> tuple[RegisterHazard, ...]:
     """Return accesses to registers of an unfinished `wgmma`, in the order of the text."""
     if "wgmma.mma_async" not in ptx:

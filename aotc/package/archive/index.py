@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from aotc.ir.expression import Binary, Expression, Integer, Name
 from aotc.package.archive.selection import Selection
+from aotc.target import ON_CHIP
 
 Value: TypeAlias = bool | int | float | str | None
 NamedValues: TypeAlias = tuple[tuple[str, Value], ...]
@@ -271,7 +272,7 @@ class TargetName(NamedTuple):
         Those of a system on chip run on it alone, and it runs no others.
         """
         own = self.major, self.minor
-        if self.feature == "a" or own in _ON_CHIP or (major, minor) in _ON_CHIP:
+        if self.feature == "a" or own in ON_CHIP or (major, minor) in ON_CHIP:
             return (major, minor) == own
         return major == self.major and minor >= self.minor
 
@@ -281,7 +282,6 @@ class TargetName(NamedTuple):
         return ("", "f", "a").index(self.feature), self.minor
 
 
-_ON_CHIP = ((8, 7), (8, 8))  # Tegra with plain targets
 _TARGET = re.compile(r"sm_([1-9][0-9]?)([0-9])([af]?)", re.ASCII)
 
 
