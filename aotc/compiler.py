@@ -232,11 +232,13 @@ def _assemble(
         mistake = backend.find_assembly_error(*rejected, "ptxas", error.reason)
         raise (mistake or error) from None
     except backend.FewRegistersError as error:
-        message = (
-            f"an instruction takes {error.needed} registers of a thread, which has "
-            f"{error.available} where a CTA has {ptx_stage.kernel.num_threads // 32} warps"
-        )
-        remedy = register_remedy(ptx_stage.kernel, ptx_stage.target, error.needed)
+        peak = find_peak(ptx_stage.kernel)
+        needed = error.needed or peak.registers
+        limit = f"{error.available} where a CTA has {ptx_stage.kernel.num_threads // 32} warps"
+        message = f"{peak}; ptxas cannot spill enough of them: a thread has {limit}"
+        if error.needed:
+            message = f"an instruction takes {needed} registers of a thread, which has {limit}"
+        remedy = register_remedy(ptx_stage.kernel, ptx_stage.target, needed)
         misfit = ResourceError(message, ptx_stage.kernel.loc, remedy=remedy)
         misfit.source_files = ptx_stage.translation.source_files
         misfit.searches = ptx_stage.translation.searches

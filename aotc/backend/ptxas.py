@@ -51,6 +51,8 @@ _INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
 # C7602: an instruction, such as wgmma, takes more registers than threads have.
 _FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).* register target of (\d+)")
+# C7600: accumulators of wgmma, which cannot be spilled, take more registers than threads have.
+_NO_ALLOCATION = re.compile(r"\(C7600\) Register allocation failed with register count of '(\d+)'")
 _NO_OUTPUT = re.compile(r"(?i)fatal.*outp(?:ut)? file")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 # C7907 and its like; other faults of its own end ptxas by a signal.
@@ -118,9 +120,12 @@ class OverLimitError(IRError):
 
 
 class FewRegistersError(IRError):
-    """An instruction takes `needed` registers of a thread, but only `available` exist."""
+    """A thread has `available` registers, too few even with spills.
 
-    def __init__(self, message: str, required: int, available: int) -> None:
+    `needed` counts those of one instruction, or is None if several share them.
+    """
+
+    def __init__(self, message: str, required: int | None, available: int) -> None:
         super().__init__(message)
         self.needed = required
         self.available = available
@@ -221,6 +226,9 @@ class Ptxas:
             few = _FEW_REGISTERS.search(report)
             if few is not None:
                 raise FewRegistersError(message, required=int(few[2]), available=int(few[1]))
+            unallocated = _NO_ALLOCATION.search(report)
+            if unallocated is not None:
+                raise FewRegistersError(message, required=None, available=int(unallocated[1]))
             raise _failure(status, report, message)
         cubin = self._output()
         numbers = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
-from aotc.backend.ptxas import fall_back
+from aotc.backend.ptxas import FewRegistersError, fall_back
 from aotc.backend.result_cache import ResultCache
 from aotc.ir.diagnostics import HostError, IRError
 from aotc.target import TARGETS
@@ -116,6 +117,16 @@ def test_a_tool_takes_its_memory_in_large_pages_unless_the_user_says_otherwise(
 def test_an_error_shows_its_line() -> None:
     with pytest.raises(IRError, match=r"status 255[\s\S]*line 4[\s\S]*4: \.visible .* nonsense"):
         assemble(EMPTY.replace("ret;", "nonsense;"), SM_90)
+
+
+def test_a_failed_allocation_of_registers_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = "ptxas fatal : (C7600) Register allocation failed with register count of '112'."
+    fake_ptxas(tmp_path, monkeypatch, f'echo "{report}"; exit 255\n')
+    with pytest.raises(FewRegistersError) as caught:
+        assemble(EMPTY, SM_90)
+    assert (caught.value.needed, caught.value.available) == (None, 112)
 
 
 def test_performance_warnings_are_kept() -> None:
