@@ -71,6 +71,10 @@ class Remark(_Template):
     WGMMA_IN_FLIGHT = "the loop's dots are by wgmma and stay in flight across iterations"
     WGMMA_AWAITED = "the loop's dots are by wgmma and each is waited for in its iteration"
     DOTS_REORDERED = "dots are issued before others are waited for, where they do not need them"
+    RESCALED_ALWAYS = (
+        "the sums of the softmax are rescaled in every iteration; `conditional_rescaling = true` keeps the "
+        "maximum of earlier ones while it serves, and rounds differently"
+    )
     MMA_PIPELINED = "a dot is in flight while the result of the one before is used"
     MMA_NOT_PIPELINED = "no dot is issued an iteration ahead: {reason}"
     # Warp roles.

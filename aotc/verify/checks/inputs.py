@@ -68,7 +68,9 @@ class Pointees:
 class Inputs:
     """The contents of buffers: `ranges` and `pointees` by name, and the size limit.
 
-    `sizes` gives the number of elements of a buffer, by name, at the scalars of a launch.
+    `sizes` gives the number of elements of a buffer, by name, at the scalars of a launch. With
+    `is_rescaled` the compiled kernel may keep the shift of an online softmax: its weights are
+    rounded after another scale (config key `conditional_rescaling`).
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
@@ -77,6 +79,7 @@ class Inputs:
     sizes: Mapping[str, Callable[[Mapping[str, Scalar]], Scalar]] = field(
         default_factory=dict[str, Callable[[Mapping[str, Scalar]], Scalar]]
     )
+    is_rescaled: bool = False
 
     def size_of(self, name: str, launch: Launch) -> int | None:
         """Return the declared number of elements of a buffer, None without a declaration.

@@ -28,7 +28,7 @@ from aotc.verify.checks.inputs import Inputs, maps_at, owners_of, prepared, tens
 from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.lazy_memory import ElasticMemory
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
-from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts
+from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts, weight_casts
 from aotc.verify.checks.value_flow import forward
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.interpreter.program import Code, InterpretError, Program, Rule, Rules
@@ -189,7 +189,10 @@ def interpret(
       - ConflictError: two programs access the same memory.
       - RewriteError: a program overwrites its own results, unless it `may_rewrite`.
     """
-    watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
+    watch = CastWatch(
+        inner_casts(kernel, is_inexact) if roles.inexact else [],
+        weight_casts(kernel) if inputs.is_rescaled else [],
+    )
     recording = Recording(kinds=dict.fromkeys(type(op) for op in kernel.walk()))
     rules = watch.recording(RULES)
     if roles.inexact:

@@ -11,23 +11,27 @@ the same runs: some run has one without the other, and the moves are added up.
 
 Casts whose results are only stored need no flips: a comparison allows for a step there.
 
+Weights of an online softmax may also be rounded after another scale than the source's, and so at
+any place between two numbers of the narrower type. Their casts flip in either direction.
+
 Invariant: an operand unmoved by noise is rounded as usual.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, descriptor, tile
+from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.types import ScalarType, element_of
 from aotc.ir.walks import reached
 from aotc.verify.arrays import Array, reshape
 from aotc.verify.checks.value_flow import SHAPES, backward
+from aotc.verify.interpreter.numerics import step_of
 from aotc.verify.interpreter.program import Program, Rule, Rules
 
 FACTOR = 4.0
@@ -37,6 +41,8 @@ NUM_FLIPPED_RUNS = 4
 """Number of runs with flipped casts; a cast is flipped in one nonempty set of them."""
 
 _STORES = (tile.Store, descriptor.DescriptorStore)
+_EXPONENTIALS = (arith.Exp, arith.Exp2)
+_ROW_OPS = (*SHAPES, arith.Mul, arith.Select)
 
 
 def inner_casts(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> list[arith.Cast]:
@@ -47,6 +53,27 @@ def inner_casts(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> list[arith.
         if isinstance(op, arith.Cast) and _narrows(op) and not _is_only_stored(op.out)
         if any(v.op is not None and is_inexact(v.op) for v in backward([op.value]))
     ]
+
+
+def weight_casts(kernel: Kernel) -> list[arith.Cast]:
+    """Return the casts of an online softmax's weights: exponentials shifted by a running maximum."""
+    shifts = [
+        op.body.terminator.operands[arg.index - 1]
+        for op in kernel.walk()
+        if isinstance(op, scf.For)
+        for arg in op.carried
+    ]
+    maxima = [value.op for value in shifts if isinstance(value.op, arith.Max)]
+    differences = _users(maxima, SHAPES, arith.Sub)
+    weights = _users(_users(differences, _ROW_OPS, *_EXPONENTIALS), _ROW_OPS, arith.Cast)
+    return [op for op in weights if isinstance(op, arith.Cast) and _narrows(op)]
+
+
+def _users(ops: Iterable[Op], through: tuple[type[Op], ...], *kinds: type[Op]) -> list[Op]:
+    """Return the users of these kinds, direct ones or behind ops of `through`."""
+    users = [user for op in ops for value in op.results for user in value.users]
+    behind = reached(users, lambda op: op.results[0].users if isinstance(op, through) else ())
+    return [op for op in behind if isinstance(op, kinds)]
 
 
 def reads_by_rounding(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> bool:
@@ -83,7 +110,9 @@ class _Sides:
 class CastWatch:
     """Record the operands of casts in an exact run, and how far noisy runs move them."""
 
-    def __init__(self, casts: list[arith.Cast]) -> None:
+    def __init__(self, casts: list[arith.Cast], rescaled: Collection[Op] = ()) -> None:
+        """Watch `casts`; operands of those `rescaled` may move by a whole step."""
+        self._rescaled = rescaled
         self._exact: dict[Op, list[Array]] = {cast: [] for cast in casts}
         self._distances: dict[Op, list[Array]] = {cast: [] for cast in casts}
         self._reaches: dict[tuple[Op, int], Array] = {}
@@ -157,7 +186,12 @@ class CastWatch:
         """Return a cast's results for its operand and for the operand moved up and down."""
         exact = self._exact[op][number]
         if (op, number) not in self._reaches:
-            self._reaches[op, number] = FACTOR * self._reach(exact, self._distances[op][number])
+            reach = FACTOR * self._reach(exact, self._distances[op][number])
+            if op in self._rescaled:
+                assert isinstance(op, arith.Cast)
+                step = step_of(exact.astype(np.float64), op.dtype)
+                reach = np.where(exact != 0, np.maximum(reach, step), reach)
+            self._reaches[op, number] = reach
         reach = self._reaches[op, number]
         wide = value.astype(np.float64)
         out, up, down = (

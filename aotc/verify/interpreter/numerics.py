@@ -378,3 +378,18 @@ def libdevice(symbol: str, arguments: list[Array], target: ScalarType) -> Array 
         return None
     value = np.asarray(function(*(argument.astype(np.float64) for argument in arguments)))
     return round_to(value, target) if target.is_float else value.astype(dtype_of(target))
+
+
+def step_of(wide: Array, element: ScalarType) -> Array:
+    """Return the distance to the next value of the type; fp32 may flush subnormals."""
+    if element.is_int:
+        return np.ones(wide.shape)
+    finite = np.where(np.isfinite(wide), np.abs(wide), 0.0)
+    exponent = np.frexp(np.maximum(finite, 2.0**-1000))[1] - 1
+    # Half the smallest normal covers the type's subnormals.
+    smallest = {16: 2.0**-24, 8: 2.0**-9}.get(element.bits, 0.0)
+    step = np.ldexp(1.0, exponent - element.mantissa_bits)
+    step = np.maximum(step, _SMALLEST_NORMAL_FP32 if element == FP32 else smallest)
+    if element.name == "bf16":
+        step = np.maximum(np.ldexp(1.0, exponent - element.mantissa_bits), _SMALLEST_NORMAL_FP32)
+    return step
