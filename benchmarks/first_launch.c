@@ -52,7 +52,7 @@ struct launch {
 };
 
 static struct launch launch;
-void *driver; /* first_launch_trace.c asks it, too */
+static void *driver;
 
 __attribute__((noreturn)) static void stop(const char *what, const char *why) {
     (void)fprintf(stderr, "first_launch: %s: %s\n", what, why);
@@ -142,7 +142,7 @@ static void set_addresses(uint64_t buffer) {
     }
 }
 
-/* What a launch is measured in, and in first_launch_trace.c of the driver. */
+/* What a launch is measured in. */
 enum { MAX_PARTS = 8 };
 static struct {
     const char *name;
@@ -153,9 +153,6 @@ static unsigned part_count;
 static double started_ns;
 static long faults_before;
 
-__attribute__((weak)) void trace_begin(void);
-__attribute__((weak)) void trace_end(void);
-__attribute__((weak)) void trace_print(void);
 
 /* Page faults that need no disk: memory and code that is touched for the first time. */
 static long fault_count(void) {
@@ -186,9 +183,6 @@ static void print_parts(void) {
                      parts[i].faults);
     }
     (void)printf("}");
-    if (trace_print != NULL) {
-        trace_print();
-    }
     (void)printf("}\n");
 }
 
@@ -297,9 +291,6 @@ static void run_bare(const char *way) {
     end("launch");
     CALL(cuCtxSynchronize, (void));
     end("finish");
-    if (trace_end != NULL) {
-        trace_end();
-    }
     if (library != NULL) {
         CALL(cuLibraryUnload, (void *), library);
     }
@@ -358,9 +349,6 @@ static void run_archive(bool is_lazy, uint32_t flags) {
     end("launch");
     CALL(cuCtxSynchronize, (void));
     end("finish");
-    if (trace_end != NULL) {
-        trace_end();
-    }
     aotc_release(archive);
 }
 
@@ -410,9 +398,6 @@ int main(int argc, char **argv) {
         uint32_t flags = is_mapped ? AOTC_OPEN_MAP : 0;
         flags |= strstr(argv[1], "_trusted") != NULL ? OPEN_TRUSTED : 0;
         part_count = 0;
-        if (trace_begin != NULL) {
-            trace_begin();
-        }
         if (is_lazy || strcmp(argv[1], "eager") == 0) {
             run_archive(is_lazy, flags);
         } else {
