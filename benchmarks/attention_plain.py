@@ -46,12 +46,24 @@ def forward_kernel(
     queries = q.load([base + start_m, 0])
     whole = start_m if CAUSAL else n_ctx
     acc, row_max, row_sum = _attend(
-        queries, k, v, acc, row_max, row_sum, base, rows, 0, whole, scale_log2, False, BLOCK_N
+        queries,
+        k,
+        v,
+        acc,
+        row_max,
+        row_sum,
+        base,
+        rows,
+        0,
+        whole,
+        scale_log2,
+        MASKED=False,
+        BLOCK_N=BLOCK_N,
     )
     if CAUSAL:
         acc, row_max, row_sum = _attend(
             queries, k, v, acc, row_max, row_sum, base, rows, start_m, start_m + BLOCK_M,
-            scale_log2, True, BLOCK_N,
+            scale_log2, MASKED=True, BLOCK_N=BLOCK_N,
         )  # fmt: skip
     tl.store(lse_ptr + base + rows, (row_max + tl.math.log2(row_sum)) * 0.6931471805599453)
     out.store([base + start_m, 0], (acc / row_sum[:, None]).to(out.dtype))

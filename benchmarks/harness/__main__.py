@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import math
 import tempfile
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> dict[str, object]:
         "area": items[0].area,
         "title": "; ".join(item.title for item in items),
         "card": "",
-        "date": datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat(),
+        "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
         "command": [f"aotc build {manifest} -o dist", command],
         "unit": items[0].workloads[0].unit,
     }

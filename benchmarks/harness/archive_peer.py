@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.harness.operands import Arguments
 from benchmarks.harness.workload import Config, Configs, Launch, Plan, Step
+from benchmarks.peers import built
 
 
 def configs_of(library: Any) -> Configs:
@@ -16,17 +17,6 @@ def configs_of(library: Any) -> Configs:
         return built(library[kernel], choices) if kernel in library else ()
 
     return configs
-
-
-def built(kernel: Any, choices: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the archive's configs, for `choices` if given: not all fit the target."""
-    own = {name: value for name, value in (choices or {}).items() if name in kernel.info.choices}
-    existing = [
-        dict(variant.config)
-        for variant in kernel.info.variants
-        if all(variant.choices[name] == value for name, value in own.items())
-    ]
-    return [config for config in map(dict, kernel.info.configs) if config in existing]
 
 
 def bind(library: Any, plan: Plan, args: Arguments) -> Launch:

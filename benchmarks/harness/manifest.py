@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 ROOT = Path(__file__).parents[2]
 _RULES = {"cdiv": lambda value, by: -(-value // by), "min": min, "max": max}

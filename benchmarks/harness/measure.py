@@ -16,12 +16,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.harness import archive_peer, triton_peer
 from benchmarks.harness.operands import Arguments, Arrays, GpuArrays, Part
 from benchmarks.harness.registry import selected
-from benchmarks.harness.workload import Launch, Plan, Plans, Step, Workload, alternatives
+from benchmarks.harness.workload import Launch, Plan, Plans, Rival, Step, Workload, alternatives
 from benchmarks.peers import Clocks, in_turn, of_turn, ranked, ratio
 
 BROKEN = 3
@@ -29,8 +29,14 @@ BROKEN = 3
 _QUICK_TRIALS, _TRIALS, _FINALISTS = 3, 11, 8
 _ROUND_SECONDS, _MIN_ROUNDS, _MAX_ROUNDS = 1.5, 21, 201
 _COMBINED = 2
-Bind = Callable[[Arguments], Launch]
-"""From operands to a launch on them."""
+
+
+class Candidate(NamedTuple):
+    """A way to do the work: from operands to a launch on them, by a plan unless it is a library's."""
+
+    label: str
+    bind: Callable[[Arguments], Launch]
+    plan: Plan = ()
 
 
 @dataclass
@@ -89,35 +95,33 @@ class Bench:
         self.turns = itertools.count()
         self.yardstick: Launch | None = None
 
-    def in_turns(self, bind: Bind) -> list[Launch]:
-        """Return a launch for each set of operands."""
-        return [bind(args) for args in self.sets]
-
     def timed(self, launches: Mapping[str, Launch], rounds: int) -> dict[str, list[float]]:
         """Return the milliseconds of launches, round by round."""
         return in_turn(launches, rounds, self.workload.launches, ahead=not self.task.host)
 
-    def right(self, bind: Bind, *, is_checked: bool) -> Launch:
+    def right(self, candidate: Candidate, *, is_checked: bool) -> Launch:
         """Return a launch that takes the sets in turn. Raises: ValueError if it is wrong."""
-        calls = self.in_turns(bind)
+        calls = [candidate.bind(args) for args in self.sets]
         if is_checked:
-            error = error_of(self.workload, self.arrays, self.sets[0], self.expected, calls[0])
+            operands = (self.workload, self.arrays, self.sets[0], self.expected)
+            error = error_of(*operands, calls[0], candidate.plan)
             if not error <= 1.0:
                 raise ValueError(f"wrong by {error:.3g} of what is tolerated")
         return of_turn(calls, self.turns)
 
     def choose(
-        self, peer: str, candidates: Iterable[tuple[str, Bind]], *, is_checked: bool = True
+        self, peer: str, candidates: Iterable[Candidate], *, is_checked: bool = True
     ) -> Choice | None:
         """Return the fastest of the candidates that are right."""
         finalists: list[tuple[float, str, Launch]] = []
         failed, end = 0, time.monotonic() + self.task.seconds
-        for label, bind in candidates:
+        for candidate in candidates:
+            label = candidate.label
             name = f"{self.workload.name}: {peer}: {label}"
             if time.monotonic() > end or not self.task.may_try(name):
                 continue
             try:
-                launch = self.right(bind, is_checked=is_checked)
+                launch = self.right(candidate, is_checked=is_checked)
                 pair = {"candidate": launch, "yardstick": self.yardstick or launch}
                 times = self.timed(pair, _QUICK_TRIALS)
                 took = ratio(times["candidate"], times["yardstick"])
@@ -140,13 +144,13 @@ class Bench:
             tell(note=f"    {peer:8} {1e3 * took:9.1f} us  {label}")
         return Choice(ranking[0][1], launches[ranking[0][1]], failed)
 
-    def archive_candidates(self, choices: Mapping[str, Any]) -> Iterator[tuple[str, Bind]]:
-        """Yield aotc's candidates, with other choices for a rival."""
+    def archive_candidates(self, rival: Rival | None = None) -> Iterator[Candidate]:
+        """Yield aotc's candidates, or a rival's."""
         configs = archive_peer.configs_of(self.library)
-        for plans in self.workload.candidates(self.arrays, self.sets[0], configs, choices):
+        for plans in self.workload.candidates(self.arrays, self.sets[0], configs, rival):
             yield from self.combined("aotc", plans, partial(archive_peer.bind, self.library))
 
-    def triton_candidates(self) -> Iterator[tuple[str, Bind]]:
+    def triton_candidates(self) -> Iterator[Candidate]:
         """Yield Triton's candidates, once all are compiled."""
         workload, args = self.workload, self.sets[0]
         configs = triton_peer.configs_of(workload, archive_peer.configs_of(self.library))
@@ -164,35 +168,52 @@ class Bench:
 
     def combined(
         self, peer: str, plans: Plans, bind: Callable[[Plan, Arguments], Launch]
-    ) -> Iterator[tuple[str, Bind]]:
+    ) -> Iterator[Candidate]:
         """Yield the combinations of each launch's fastest alternatives."""
         slots: list[Sequence[Step]] = []
         for steps in alternatives(plans):
             slots.append(steps)
             if len(plans) > 1 and len(steps) > _COMBINED:
-                launches: dict[str, Launch] = {}
-                for index, step in enumerate(steps):
-                    if self.task.may_try(f"{self.workload.name}: {peer}: alone: {step.label}"):
-                        launches[str(index)] = partial(bind, (step,), self.sets[0])()
-                ranking = ranked(launches, _QUICK_TRIALS, 1, ahead=not self.task.host)
-                slots[-1] = [steps[int(index)] for _, index in ranking[:_COMBINED]]
+                known = {step.label: step for step in steps}
+                launches = {name: self.alone(peer, step, bind) for name, step in known.items()}
+                held = {name: launch for name, launch in launches.items() if launch}
+                ranking = ranked(held, _QUICK_TRIALS, 1, ahead=not self.task.host)
+                slots[-1] = [known[name] for _, name in ranking[:_COMBINED]]
         for plan in itertools.product(*slots):
-            yield label_of(plan), lambda args, plan=plan: bind(plan, args)
+            yield Candidate(label_of(plan), partial(bind, plan), plan)
+
+    def alone(
+        self, peer: str, step: Step, bind: Callable[[Plan, Arguments], Launch]
+    ) -> Launch | None:
+        """Return one launch of a plan, after a first try, or None if it fails."""
+        if not self.task.may_try(f"{self.workload.name}: {peer}: alone: {step.label}"):
+            return None
+        try:
+            launch = bind((step,), self.sets[0])
+            launch()
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the next may work
+            tell(note=f"  {peer}: {step.label}: {type(failure).__name__}: {str(failure)[:200]}")
+            survive()
+            return None
+        return launch
 
     def choices(self) -> dict[str, Choice]:
         """Return the choice of each peer that has one."""
         workload, task = self.workload, self.task
-        if next(self.archive_candidates({}), None) is None:
+        configs = archive_peer.configs_of(self.library)
+        plans = workload.candidates(self.arrays, self.sets[0], configs)
+        if next(iter(plans), None) is None:
             raise RuntimeError("the archive has no config for it")
         chosen: dict[str, Choice | None] = {}
         for name, peer in workload.peers.items():
             if task.has(name):
-                candidates = [(name, peer.bind)]
-                chosen[name] = self.choose(name, candidates, is_checked=peer.is_checked)
-        chosen["aotc"] = self.choose("aotc", self.archive_candidates({}))
-        for rival, choices in workload.rivals.items():
-            if task.has(rival):
-                chosen[rival] = self.choose(rival, self.archive_candidates(choices))
+                library = [Candidate(name, peer.bind)]
+                chosen[name] = self.choose(name, library, is_checked=peer.is_checked)
+        chosen["aotc"] = self.choose("aotc", self.archive_candidates())
+        for name, rival in workload.rivals.items():
+            if task.has(name):
+                candidates, same = self.archive_candidates(rival), not callable(rival)
+                chosen[name] = self.choose(name, candidates, is_checked=same)
         if workload.triton is not None and task.has("Triton"):
             chosen["Triton"] = self.choose("Triton", self.triton_candidates())
         return {peer: choice for peer, choice in chosen.items() if choice}
@@ -204,15 +225,23 @@ def label_of(plan: Plan) -> str:
 
 
 def error_of(
-    workload: Workload, arrays: Arrays, args: Arguments, expected: Sequence[Part], launch: Launch
+    workload: Workload,
+    arrays: Arrays,
+    args: Arguments,
+    expected: Sequence[Part],
+    launch: Launch,
+    plan: Plan = (),
 ) -> float:
     """Return the error of a launch on poisoned outputs, as a multiple of the tolerance."""
     original = dict(args)  # a library binds its results anew
-    for name in workload.outputs:
-        arrays.poison(args[name])
+    for array in (*map(args.get, workload.outputs), *(a for step in plan for a in step.outputs)):
+        arrays.poison(array)
     for name in workload.zeroed:
         args[name][...] = 0
     launch()
+    for step in plan:
+        if step.finish:
+            step.finish(args)
     errors = [
         workload.tolerance.error(arrays.wide(args[part.name][part.index]), part.values)
         for part in expected

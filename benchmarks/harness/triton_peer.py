@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
@@ -20,8 +20,9 @@ from benchmarks.harness.workload import Config, Configs, Launch, Plan, Step, Wor
 
 _WORKERS = 12
 _ENDED = "it ended the process"
-Point = tuple[str, dict[str, Any], dict[str, Any]]
-"""A kernel, its constants and options, and its described arguments."""
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+Point = tuple[str, dict[str, Any], dict[str, Any], dict[str, list[int]]]
+"""A kernel, its constants and options, its described arguments, and blocks of descriptors."""
 
 
 def configs_of(workload: Workload, archive_configs: Configs) -> Configs:
@@ -49,6 +50,15 @@ def _options(workload: Workload, step: Step) -> dict[str, Any]:
     return options | ({"launch_pdl": True} if step.pdl and options.get("PDL") else {})
 
 
+def _typed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with Triton's dtypes for the manifest's names."""
+    language = importlib.import_module("triton.language")
+    return {
+        key: getattr(language, _DTYPES[value]) if value in _DTYPES else value
+        for key, value in options.items()
+    }
+
+
 def _listed(table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the first config of a kernel's table."""
     if "config" in table:
@@ -73,23 +83,37 @@ def _call(workload: Workload, step: Step, values: Mapping[str, Any]) -> Launch:
 
     table, options = tables(workload.manifest)[step.kernel], _options(workload, step)
     kernel = function(workload.manifest, table)
-    passed = _arguments(table, values, options)
-    for name, kind in table["signature"].items():
-        if (block := block_of(kind, options)) and values[name] is not None:
-            tensor = values[name]
+    passed = _arguments(table, kernel, step, values, options)
+    for name, block in _blocks(table, step, options).items():
+        if (tensor := passed[name]) is not None:
             passed[name] = TensorDescriptor(
                 tensor, list(tensor.shape), list(tensor.stride()), block
             )
     grid = step.grid or grid_of(table, {**values, **options})
+    options = _typed(options)
     return lambda: kernel[grid](**passed, **options)
 
 
 def _arguments(
-    table: Mapping[str, Any], values: Mapping[str, Any], options: Mapping[str, Any]
+    table: Mapping[str, Any],
+    kernel: Any,
+    step: Step,
+    values: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the arguments that the manifest's signature names."""
-    names = [name for name in table["signature"] if name not in options]
-    return {name: None if table["signature"][name] == "none" else values[name] for name in names}
+    """Return the arguments that the manifest's signature names, and more that the step has."""
+    signature = table["signature"]
+    names = [name for name in signature if name not in options]
+    names += [name for name in step.blocks if name not in names and name in kernel.arg_names]
+    return {name: None if signature.get(name) == "none" else values[name] for name in names}
+
+
+def _blocks(
+    table: Mapping[str, Any], step: Step, options: Mapping[str, Any]
+) -> dict[str, list[int]]:
+    """Return the blocks of descriptors."""
+    kinds = {name: block_of(kind, options) for name, kind in table["signature"].items()}
+    return {name: block for name, block in kinds.items() if block} | dict(step.blocks)
 
 
 def compiled(
@@ -97,6 +121,11 @@ def compiled(
 ) -> Callable[[Step], str]:
     """Compile into `cache`; return the function from a step to its error, if Triton cannot hold it."""
     os.environ["TRITON_CACHE_DIR"] = cache
+    torch = importlib.import_module("torch")
+    # Scratch memory, of kernels that make tensor maps.
+    importlib.import_module("triton").set_allocator(
+        lambda size, *_: torch.empty(size, dtype=torch.int8, device="cuda")
+    )
     points: dict[str, Point] = {}
     for step in steps:
         points.setdefault(_key(workload, step), _point(workload, step, step.arguments(args)))
@@ -105,53 +134,58 @@ def compiled(
 
 
 def _key(workload: Workload, step: Step) -> str:
-    return f"{step.kernel} {sorted(_options(workload, step).items())}"
+    return f"{step.kernel} {sorted(_options(workload, step).items())} {step.blocks}"
 
 
 def _point(workload: Workload, step: Step, values: Mapping[str, Any]) -> Point:
     table, options = tables(workload.manifest)[step.kernel], _options(workload, step)
+    kernel = function(workload.manifest, table)
     described = {
         name: str(value.dtype).removeprefix("torch.") if hasattr(value, "dtype") else value
-        for name, value in _arguments(table, values, options).items()
+        for name, value in _arguments(table, kernel, step, values, options).items()
     }
-    return step.kernel, options, described
+    return step.kernel, options, described, _blocks(table, step, options)
 
 
 def _warmed(manifest: str, points: Mapping[str, Point]) -> dict[str, str]:
     """Compile in processes; return the error of each point."""
-    errors: dict[str, str] = {}
     with ProcessPoolExecutor(_WORKERS, get_context("spawn")) as pool:
         futures = {key: pool.submit(_warm, manifest, *point) for key, point in points.items()}
-        for key, future in futures.items():
-            try:
-                errors[key] = future.result()
-            except BrokenProcessPool:
-                errors[key] = _ENDED
+        errors = {key: _result(future) for key, future in futures.items()}
     # If one ends its process, the others' work is lost with the pool: each has its own now.
     for key in [key for key, error in errors.items() if error == _ENDED]:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            try:
-                errors[key] = pool.submit(_warm, manifest, *points[key]).result()
-            except BrokenProcessPool:
-                errors[key] = _ENDED
+            errors[key] = _result(pool.submit(_warm, manifest, *points[key]))
     return errors
 
 
-def _warm(manifest: str, kernel: str, options: dict[str, Any], described: dict[str, Any]) -> str:
+def _result(future: Future[str]) -> str:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return _ENDED
+
+
+def _warm(
+    manifest: str,
+    kernel: str,
+    options: dict[str, Any],
+    described: dict[str, Any],
+    blocks: dict[str, list[int]],
+) -> str:
     """Compile one config into the cache; return the error, if any."""
     torch = importlib.import_module("torch")
     descriptors = importlib.import_module("triton.tools.tensor_descriptor")
-    table = tables(manifest)[kernel]
     passed: dict[str, Any] = {}
     for name, value in described.items():
-        block = block_of(table["signature"][name], options)
+        block = blocks.get(name)
         passed[name] = value
         if isinstance(value, str):
             passed[name] = torch.empty(block or 16, dtype=getattr(torch, value), device="cuda")
         if block and passed[name] is not None:
             passed[name] = descriptors.TensorDescriptor.from_tensor(passed[name], block)
     try:
-        function(manifest, table).warmup(grid=(1,), **passed, **options)
+        function(manifest, tables(manifest)[kernel]).warmup(grid=(1,), **passed, **_typed(options))
     except Exception as error:  # noqa: BLE001 - a config that Triton cannot hold
         return f"{type(error).__name__}: {str(error)[:200]}"
     return ""

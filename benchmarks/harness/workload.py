@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from benchmarks.harness.operands import Arguments, Arrays, Part, Tolerance
+from benchmarks.harness.operands import Arguments, Array, Arrays, Part, Tolerance
 
 Launch: TypeAlias = Callable[[], object]
 Config: TypeAlias = Mapping[str, Any]
@@ -18,7 +18,9 @@ Configs: TypeAlias = Callable[..., Sequence[Config]]
 class Step:
     """One launch: a kernel in a config, with its own `values` over the workload's operands.
 
-    `aliases` name the operands for some parameters. Without a config the launcher picks. `grid` is for kernels whose manifest has none. A kernel
+    `aliases` name the operands for some parameters. `outputs` are poisoned before a check, and
+    `finish` brings results of the candidate's own to the operands. `blocks` are of Triton's
+    descriptors, where they differ from the manifest's. Without a config the launcher picks. `grid` is for kernels whose manifest has none. A kernel
     that waits for the one before by itself starts early (PDL), unless `pdl` is false.
     """
 
@@ -31,6 +33,9 @@ class Step:
     pdl: bool = True
 
     note: str = ""
+    outputs: Sequence[Array] = ()
+    finish: Callable[[Arguments], None] | None = None
+    blocks: Mapping[str, list[int]] = field(default_factory=dict[str, list[int]])
 
     def arguments(self, args: Arguments) -> Arguments:
         """Return the arguments by parameter, among others."""
@@ -48,6 +53,10 @@ Plan: TypeAlias = tuple[Step, ...]
 """The launches of one candidate, in order."""
 Plans: TypeAlias = "tuple[Step | Sequence[Step], ...]"
 """Candidates that differ in some launches: alternatives are ranked alone, the fastest combined."""
+
+
+Planner: TypeAlias = Callable[[Arrays, Arguments, Configs], Iterable[Plans]]
+Rival: TypeAlias = "Mapping[str, Any] | Planner"
 
 
 class Peer(NamedTuple):
@@ -69,7 +78,7 @@ class Workload:
     `plans` yields candidates from the configs of aotc or of Triton: by default every config of
     `kernels` that it `serves`. Triton has the configs in `triton`, those of the manifest for other
     kernels, and no part in the work if `triton` is None. Of a tuple in `choices` every value is
-    tried; `rivals` are aotc's with other choices.
+    tried; `rivals` are aotc's with other choices, or other plans with other results.
     `reference` computes parts of the results. Before a check `outputs` are poisoned and `zeroed`
     arrays cleared. Launches take `sets` of operands in turn, to miss the L2.
     """
@@ -83,13 +92,13 @@ class Workload:
     tolerance: Tolerance
     outputs: tuple[str, ...]
     kernels: tuple[str, ...] = ()
-    plans: Callable[[Arrays, Arguments, Configs], Iterable[Plans]] | None = None
+    plans: Planner | None = None
     choices: Mapping[str, Any] = field(default_factory=dict[str, Any])
     serves: Callable[[Config], bool] = lambda _: True
     triton: Mapping[str, Sequence[Config]] | None = field(
         default_factory=dict[str, Sequence[Config]]
     )
-    rivals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    rivals: Mapping[str, Rival] = field(default_factory=dict[str, "Rival"])
     peers: Mapping[str, Peer] = field(default_factory=dict[str, Peer])
     zeroed: tuple[str, ...] = ()
     sets: int = 1
@@ -100,15 +109,16 @@ class Workload:
         arrays: Arrays,
         args: Arguments,
         configs: Configs,
-        choices: Mapping[str, Any] | None = None,
+        rival: Rival | None = None,
     ) -> Iterator[Plans]:
-        """Yield the plans to try; `choices` override the workload's."""
-        if self.plans is not None:
-            yield from self.plans(arrays, args, configs)
+        """Yield the plans to try, or those of a rival."""
+        planner = rival if callable(rival) else self.plans
+        if planner is not None:
+            yield from planner(arrays, args, configs)
             return
         listed = {
             name: value if isinstance(value, tuple) else (value,)
-            for name, value in {**self.choices, **(choices or {})}.items()
+            for name, value in {**self.choices, **(rival or {})}.items()
         }
         for chosen in grid_of(**listed):
             for kernel in self.kernels:

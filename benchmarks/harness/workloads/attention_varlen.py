@@ -123,9 +123,7 @@ class Shape:
                 weights = softmax(scores)
             yield Part("out_ptr", (at_q.start + rows, head), weights @ v * scale["v"])
 
-    def _scales(
-        self, arrays: Arrays, args: Arguments, head: int, kv_head: int
-    ) -> dict[str, float]:
+    def _scales(self, arrays: Arrays, args: Arguments, head: int, kv_head: int) -> dict[str, float]:
         scaled = {"fp8": "qkv", "fp8_cache": "kv"}.get(self.kernel, "")
         heads = {"q": head, "k": kv_head, "v": kv_head}
         return {

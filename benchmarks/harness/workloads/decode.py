@@ -7,7 +7,6 @@ which the last split combines, or one whose splits are a cluster.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -229,9 +228,7 @@ class Shape:
 
         if self.read * self.num_sets > _DENSE_LIMIT:
             raise ValueError("too large for a dense copy")
-        k, v = (
-            args[name][args["table_ptr"].long()].transpose(2, 3).flatten(1, 2) for name in "kv"
-        )
+        k, v = (args[name][args["table_ptr"].long()].transpose(2, 3).flatten(1, 2) for name in "kv")
         k, v = (dense[:, : self.length].transpose(1, 2).contiguous() for dense in (k, v))
         q = args["all_q"][:, :, None]
 

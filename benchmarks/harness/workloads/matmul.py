@@ -22,7 +22,7 @@ from benchmarks.harness.workload import (
     Workload,
     cdiv,
 )
-from benchmarks.harness.workloads.matmul_triton import CONFIGS
+from benchmarks.harness.triton_matmul_configs import CONFIGS
 from benchmarks.llm_shapes import SHAPES
 
 _L2_BYTES, _MAX_SETS, _CHECKED_ROWS = 60 << 20, 8, 32
