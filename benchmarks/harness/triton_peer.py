@@ -30,6 +30,8 @@ def configs_of(workload: Workload, archive_configs: Configs) -> Configs:
 
     def configs(kernel: str, choices: Mapping[str, Any] | None = None) -> Sequence[Config]:
         assert workload.triton is not None
+        if kernel not in tables(workload.manifest):
+            return ()
         if kernel in workload.triton:
             return workload.triton[kernel]
         return triton_configs([dict(config) for config in archive_configs(kernel, choices)])

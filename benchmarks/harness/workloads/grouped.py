@@ -26,6 +26,9 @@ from benchmarks.harness.workload import (
 _TOLERANCE = Tolerance(largest=2**-8)
 _TILE = ("BLOCK_N", "EPILOGUE_N", "num_warps", "num_stages")
 _TRITON = tiles(_TILE, (128, 128, 4, 4), (128, 128, 8, 4), (256, 256, 8, 3))
+_WHOLE_TILES = [
+    {name: value for name, value in config.items() if name != "EPILOGUE_N"} for config in _TRITON
+]
 _CHECKED_GROUPS, _CHECKED_ROWS = 6, 16
 Size = tuple[int, int, int]
 
@@ -159,7 +162,7 @@ def _experts(kind: str, groups: int, rows: int, n: int, k: int) -> Workload:
         tolerance=_TOLERANCE,
         outputs=("c",),
         kernels=(kernel,),
-        triton={kernel: _TRITON},
+        triton={kernel: _TRITON if masked else _WHOLE_TILES},
         peers={"torch.mm for each": _mm_by_group(groups)},
     )
 

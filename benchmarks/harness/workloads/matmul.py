@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.harness import torch_peers
 from benchmarks.harness.operands import Arguments, Array, Arrays, Part, Tolerance, Wide
+from benchmarks.harness.triton_matmul_configs import CONFIGS
 from benchmarks.harness.workload import (
     Config,
     Configs,
@@ -22,7 +23,6 @@ from benchmarks.harness.workload import (
     Workload,
     cdiv,
 )
-from benchmarks.harness.triton_matmul_configs import CONFIGS
 from benchmarks.llm_shapes import SHAPES
 
 _L2_BYTES, _MAX_SETS, _CHECKED_ROWS = 60 << 20, 8, 32

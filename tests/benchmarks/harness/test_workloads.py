@@ -52,19 +52,23 @@ def _triton(workload: Workload) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tritons_configs_give_every_constant(family: str) -> None:
-    workloads = {w.manifest: w for f, w in _ROWS if f == family}.values()
-    for workload in workloads:
-        kernels = {kernel.name: kernel for kernel in load(str(ROOT / workload.manifest)).kernels}
-        for name, configs in _triton(workload).items():
-            if name not in kernels:
-                assert configs == [] or name == "pointers"
-                continue
-            kernel, table = kernels[name], tables(workload.manifest)[name]
-            for config in configs:
-                fixed = {*table["signature"], *kernel.constants, *kernel.choices, *config}
-                assert missing_constexpr(kernel.function, fixed) is None, (name, config)
-                unknown = {*config} - {*_LAUNCH, *kernel.function.param_names}
-                assert unknown == set(), (name, config)
+    workloads = [workload for name, workload in _ROWS if name == family]
+    specs = {
+        manifest: {kernel.name: kernel for kernel in load(str(ROOT / manifest)).kernels}
+        for manifest in {workload.manifest for workload in workloads}
+    }
+    configs = {
+        f"{workload.manifest} {name} {config}": (workload.manifest, name, config)
+        for workload in workloads
+        for name, listed in _triton(workload).items()
+        for config in (listed if name in specs[workload.manifest] else ())
+    }
+    for label, (manifest, name, config) in configs.items():
+        kernel, table = specs[manifest][name], tables(manifest)[name]
+        fixed = {*table["signature"], *kernel.constants, *kernel.choices, *config}
+        assert missing_constexpr(kernel.function, fixed) is None, label
+        params = {param.name for param in kernel.function.constexprs}
+        assert {*config} - {*_LAUNCH, *params} == set(), label
 
 
 def test_rows_are_selected_by_item_and_by_the_beginning_of_their_names() -> None:
