@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness import supervise
-from benchmarks.harness.dry import dry_run
 from benchmarks.harness.registry import FAMILIES, items_of, selected, tiny
 
 
@@ -42,6 +41,8 @@ def main() -> None:
             print(f"{name}: {item.title}", *rows, sep="\n    ")
         return
     if options.dry:
+        from benchmarks.harness.dry import dry_run
+
         for workload in tiny(options.family):
             for label, error in dry_run(workload):
                 print(f"{workload.name}: {label}: {error:.3g} of what is tolerated")

@@ -177,3 +177,27 @@ def test_the_error_is_a_multiple_of_what_is_tolerated(
 ) -> None:
     expected = np.array([1.0, 2.0])
     assert tolerance.error(np.array(actual), expected) == pytest.approx(error)
+
+
+def test_a_library_that_binds_its_results_anew_does_not_stand_in_for_a_plan(
+    times: dict[str, float],
+) -> None:
+    def library(args: Arguments) -> Any:
+        def launch() -> None:
+            args["out"] = args["x"] * 2
+
+        launch.label = "fast"  # type: ignore[attr-defined]
+        return launch
+
+    def plan(args: Arguments) -> Any:
+        def launch() -> None:
+            args["out"][:] = args["x"] * 3
+
+        launch.label = "wrong"  # type: ignore[attr-defined]
+        return launch
+
+    bench = _FakeBench(_workload(), _task())
+    choice = bench.choose("torch", [measure.Candidate("fast", library)])
+    assert choice is not None
+    choice.launch()
+    assert bench.choose("aotc", [measure.Candidate("wrong", plan, (Step("k"),))]) is None
