@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-Launch = Callable[[], None]
+Launch = Callable[[], object]
 
 
 # Some 500 us: the host's time for launches of several kernels, with tensor maps and choices, and

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomllib
+import tomli
+
 
 ROOT = Path(__file__).parents[2]
 _RULES = {"cdiv": lambda value, by: -(-value // by), "min": min, "max": max}
@@ -23,7 +24,7 @@ def tables(manifest: str) -> Mapping[str, dict[str, Any]]:
     text = (ROOT / manifest).read_text()
     return {
         table.get("name", table["source"].partition(":")[2]): table
-        for table in tomllib.loads(text)["kernel"]
+        for table in tomli.loads(text)["kernel"]
     }
 
 

@@ -66,18 +66,14 @@ class Arrays(Protocol):
         """Set every bit: NaN in all formats of floats."""
         ...
 
-    def has_nan(self, array: Array) -> bool:
-        """Return whether anything is NaN."""
-        ...
-
     def address(self, array: Array) -> int:
         """Return the address of an array, for tables of pointers."""
         ...
 
 
-def rows(arrays: Arrays, array: Array, indices: Any) -> Wide:
-    """Return rows of an array in float64. torch does not index every kind of fp8, so one by one."""
-    return np.stack([arrays.wide(array[int(index)]) for index in np.asarray(indices).ravel()])
+def picked(arrays: Arrays, array: Array, rows: Wide) -> Wide:
+    """Return rows in float64, one by one: torch does not index every kind of fp8."""
+    return np.stack([arrays.wide(array[int(row)]) for row in rows])
 
 
 class Part(NamedTuple):
@@ -151,9 +147,6 @@ class HostArrays:
     def poison(self, array: Array) -> None:
         array.view(np.uint8)[...] = 0xFF
 
-    def has_nan(self, array: Array) -> bool:
-        return bool(np.isnan(self.wide(array)).any())
-
     def address(self, array: Array) -> int:
         return array.ctypes.data
 
@@ -208,9 +201,6 @@ class GpuArrays:
 
     def poison(self, array: Array) -> None:
         array.view(self._torch.uint8).fill_(0xFF)
-
-    def has_nan(self, array: Array) -> bool:
-        return bool(array.isnan().any())
 
     def address(self, array: Array) -> int:
         return array.data_ptr()

@@ -52,9 +52,15 @@ class Child:
     """A measuring process, with progress in lines of JSON."""
 
     def __init__(self, command: Sequence[str], task: dict[str, Any]) -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         # Its own process group: children hold its output open, and must end with it.
-        self.process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(task))
         self.process.stdin.close()
         self.output: queue.Queue[str | None] = queue.Queue()
@@ -62,6 +68,7 @@ class Child:
         self.reader.start()
 
     def _read(self) -> None:
+        assert self.process.stdout is not None
         with self.process.stdout as output:
             for line in output:
                 self.output.put(line)

@@ -12,7 +12,7 @@ from benchmarks.harness.workload import Launch, Peer
 def copy(source: str, target: str, share: float = 1.0) -> Peer:
     """Return a copy from one operand to another of the same size."""
     return Peer(
-        lambda args: lambda: args[target].reshape(-1).copy_(args[source].reshape(-1)),
+        lambda args: lambda: args[target].copy_(args[source].reshape(args[target].shape)),
         share,
         is_checked=False,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import torch_peers
-from benchmarks.harness.operands import Arguments, Array, Arrays, Part, Tolerance, Wide
+from benchmarks.harness.operands import Arguments, Array, Arrays, Part, Tolerance, Wide, picked
 from benchmarks.harness.triton_matmul_configs import CONFIGS
 from benchmarks.harness.workload import (
     Config,
@@ -129,9 +129,7 @@ def _linear_arguments(x: Array, w: Array, out: Array) -> Arguments:
 
 
 def _rows_times(weights: str, rows: str) -> Callable[[Arrays, Arguments, Wide], Wide]:
-    return lambda arrays, args, picked: (
-        arrays.wide(args[rows][picked]) @ arrays.wide(args[weights]).T
-    )
+    return lambda arrays, args, index: arrays.wide(args[rows][index]) @ arrays.wide(args[weights]).T
 
 
 def _linear(
@@ -229,11 +227,6 @@ def _fp8_operands(arrays: Arrays, size: int) -> Arguments:
     return {"a": x, "b": w, "c": out, "c_rest": out, "M": size, "N": size, "K": size}
 
 
-def _picked(arrays: Arrays, array: Array, rows: Wide) -> Wide:
-    """Return rows in float64; torch does not index every kind of fp8."""
-    return np.stack([arrays.wide(array[int(row)]) for row in rows])
-
-
 def _fp8(size: int) -> Workload:
     """Return a product of fp8 with one scale for each tensor."""
 
@@ -243,7 +236,7 @@ def _fp8(size: int) -> Workload:
 
     def exact(arrays: Arrays, args: Arguments, rows: Wide) -> Wide:
         scale = arrays.wide(args["scale_a_ptr"]) * arrays.wide(args["scale_b_ptr"])
-        return _picked(arrays, args["a"], rows) @ arrays.wide(args["b"]).T * scale
+        return picked(arrays, args["a"], rows) @ arrays.wide(args["b"]).T * scale
 
     return Product(
         *(f"fp8 {size}", size, size, size, ("linear_fp8", "linear_fp8_columns"), make, exact),
@@ -269,7 +262,7 @@ def _blockwise(size: int) -> Workload:
     def exact(arrays: Arrays, args: Arguments, rows: Wide) -> Wide:
         scale_a = arrays.wide(args["scale_a"]).T[rows].repeat(128, 1)
         scale_b = arrays.wide(args["scale_b_ptr"]).repeat(128, 0).repeat(128, 1)
-        a = _picked(arrays, args["a"], rows) * scale_a
+        a = picked(arrays, args["a"], rows) * scale_a
         return a @ (arrays.wide(args["b"]) * scale_b).T
 
     return Product(

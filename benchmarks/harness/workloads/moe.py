@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.operands import Arguments, Array, Arrays, Part, Tolerance, Wide
+from benchmarks.harness.operands import Arguments, Array, Arrays, Part, Tolerance, Wide, picked
 from benchmarks.harness.workload import (
     Config,
     Configs,
@@ -336,7 +336,7 @@ class Layer:
         for expert in (0, self.experts // 2, self.experts - 1):
             rows = self._of(expert)
             tokens = rows // _EACH if self.first else rows
-            a = np.stack([arrays.wide(args["a_ptr"][int(token)]) for token in tokens])
+            a = picked(arrays, args["a_ptr"], tokens)
             if self.weights == "fp8":
                 a *= arrays.wide(args["scale_a_ptr"][tokens]).repeat(128, 1)
             expected = a @ self._expert(arrays, args, expert).T
