@@ -11,7 +11,6 @@ from typing import Any
 
 import tomli
 
-
 ROOT = Path(__file__).parents[2]
 _RULES = {"cdiv": lambda value, by: -(-value // by), "min": min, "max": max}
 # Keys of aotc's configs that are no parameters of the kernel; Triton's launch takes the others.

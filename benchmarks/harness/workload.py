@@ -112,13 +112,14 @@ class Workload:
         rival: Rival | None = None,
     ) -> Iterator[Plans]:
         """Yield the plans to try, or those of a rival."""
+        choices = {} if rival is None or callable(rival) else rival
         planner = rival if callable(rival) else self.plans
         if planner is not None:
             yield from planner(arrays, args, configs)
             return
         listed = {
             name: value if isinstance(value, tuple) else (value,)
-            for name, value in {**self.choices, **(rival or {})}.items()
+            for name, value in {**self.choices, **choices}.items()
         }
         for chosen in grid_of(**listed):
             for kernel in self.kernels:

@@ -191,7 +191,7 @@ ITEMS = {
     ])
     for name, shape in _SHAPES.items()
 }  # fmt: skip
-_FEW = {"heads": 2, "kv_heads": 1}
+_FEW: dict[str, Any] = {"heads": 2, "kv_heads": 1}
 TINY = [
     Shape("causal", "varlen", (65, 7), constants=_CAUSAL, **_FEW).workload(),
     Shape("full", "varlen", (7, 30), constants={"CAUSAL": False}, **_FEW).workload(),

@@ -282,7 +282,7 @@ ITEMS = {
     name: Item("attention", f"Decode over a paged cache, {name}", [s.workload() for s in shapes])
     for name, shapes in _SHAPES.items()
 }
-_FEW = {"heads": 4, "kv_heads": 2, "least_bytes": 1}
+_FEW: dict[str, Any] = {"heads": 4, "kv_heads": 2, "least_bytes": 1}
 TINY = [
     Shape(2, 150, ragged=True, **_FEW).workload(),
     Shape(1, 33, page=16, **_FEW).workload(),

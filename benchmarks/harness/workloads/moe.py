@@ -412,7 +412,7 @@ ITEMS = {
     ])
     for weights in ("bf16", "fp8", "int4")
 }  # fmt: skip
-_FEW = {"tokens": 5, "experts": 12, "inner": 128}
+_FEW: dict[str, Any] = {"tokens": 5, "experts": 12, "inner": 128}
 TINY = [
     *(Layer(weights, first=True, hidden=256, **_FEW).workload() for weights in ("bf16", "int4")),
     Layer(
