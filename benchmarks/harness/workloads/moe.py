@@ -412,11 +412,13 @@ ITEMS = {
     ])
     for weights in ("bf16", "fp8", "int4")
 }  # fmt: skip
-_FEW: dict[str, Any] = {"tokens": 5, "experts": 12, "inner": 128}
+_FEW: dict[str, Any] = {"tokens": 3, "experts": 10}
 TINY = [
-    *(Layer(weights, first=True, hidden=256, **_FEW).workload() for weights in ("bf16", "int4")),
-    Layer(
-        "fp8", first=True, tokens=2, experts=8, hidden=2048, inner=128
-    ).workload(),  # scales of a row fill 16 bytes
-    *(Layer(form, first=False, hidden=256, **_FEW).workload() for form in ("bf16", "fp8", "int4")),
+    *(Layer(w, first=True, hidden=256, inner=128, **_FEW).workload() for w in ("bf16", "int4")),
+    # Scales of a row fill 16 bytes.
+    Layer("fp8", first=True, tokens=2, experts=8, hidden=2048, inner=128).workload(),
+    *(
+        Layer(w, first=False, hidden=128, inner=256, **_FEW).workload()
+        for w in ("bf16", "fp8", "int4")
+    ),
 ]
