@@ -8,6 +8,7 @@ round, between neighbouring launches, and only then summed up.
 from __future__ import annotations
 
 import random
+import shutil
 import statistics
 import subprocess
 import time
@@ -51,6 +52,10 @@ class Clocks:
     """Sample the GPU's clocks and power while peers run; `median` is there afterwards."""
 
     def __enter__(self):
+        self.median: dict[str, float] = {}
+        self.process = None
+        if shutil.which("nvidia-smi") is None:
+            return self
         query = f"--query-gpu={','.join(CLOCKS.values())}"
         self.process = subprocess.Popen(
             ["nvidia-smi", *_this_gpu(), query, "--format=csv,noheader,nounits", "-lms", "100"],
@@ -61,6 +66,8 @@ class Clocks:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.process is None:
+            return
         time.sleep(0.1)
         self.process.terminate()
         lines = [line.split(",") for line in self.process.communicate()[0].splitlines()]

@@ -159,7 +159,9 @@ class Bench:
         listed = list(workload.candidates(self.arrays, args, configs))
         started = time.monotonic()
         steps = [step for plans in listed for slot in alternatives(plans) for step in slot]
-        trouble = triton_peer.compiled(workload, steps, args, self.task.triton_cache)
+        trouble = triton_peer.compiled(
+            workload, steps, args, self.task.triton_cache, lambda key: tell(compiled=key)
+        )
         tell(note=f"  Triton took {time.monotonic() - started:.0f} s to compile")
         for label, error in {step.label: trouble(step) for step in steps}.items():
             if error:

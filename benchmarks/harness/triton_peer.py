@@ -119,9 +119,16 @@ def _blocks(
 
 
 def compiled(
-    workload: Workload, steps: Iterable[Step], args: Arguments, cache: str
+    workload: Workload,
+    steps: Iterable[Step],
+    args: Arguments,
+    cache: str,
+    progress: Callable[[str], None],
 ) -> Callable[[Step], str]:
-    """Compile into `cache`; return the function from a step to its error, if Triton cannot hold it."""
+    """Compile into `cache`; return the function from a step to its error, if Triton cannot hold it.
+
+    `progress` is told of each kernel and its options.
+    """
     os.environ["TRITON_CACHE_DIR"] = cache
     torch = importlib.import_module("torch")
     # Scratch memory, of kernels that make tensor maps.
@@ -131,7 +138,7 @@ def compiled(
     points: dict[str, Point] = {}
     for step in steps:
         points.setdefault(_key(workload, step), _point(workload, step, step.arguments(args)))
-    errors = _warmed(workload.manifest, points)
+    errors = _warmed(workload.manifest, points, progress)
     return lambda step: errors[_key(workload, step)]
 
 
@@ -149,11 +156,16 @@ def _point(workload: Workload, step: Step, values: Mapping[str, Any]) -> Point:
     return step.kernel, options, described, _blocks(table, step, options)
 
 
-def _warmed(manifest: str, points: Mapping[str, Point]) -> dict[str, str]:
+def _warmed(
+    manifest: str, points: Mapping[str, Point], progress: Callable[[str], None]
+) -> dict[str, str]:
     """Compile in processes; return the error of each point."""
     with ProcessPoolExecutor(_WORKERS, get_context("spawn")) as pool:
         futures = {key: pool.submit(_warm, manifest, *point) for key, point in points.items()}
-        errors = {key: _result(future) for key, future in futures.items()}
+        errors: dict[str, str] = {}
+        for key, future in futures.items():
+            errors[key] = _result(future)
+            progress(key)
     # If one ends its process, the others' work is lost with the pool: each has its own now.
     for key in [key for key, error in errors.items() if error == _ENDED]:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:

@@ -90,10 +90,13 @@ class Norm:
             note = f"{programs} programs"
             first = Step(f"{self.name}_backward", config, values, note=note)
             ends = [
-                Step("partial_sums", None, {"partial_ptr": sums, "out_ptr": args[name],
-                                            "n_partials": programs})
+                Step(
+                    "partial_sums",
+                    values={"partial_ptr": sums, "n_partials": programs},
+                    aliases={"out_ptr": name},
+                )
                 for name, sums in pairs
-            ]  # fmt: skip
+            ]
             yield (first, *ends)
 
     def compiled(self, args: Arguments) -> Launch:
