@@ -39,7 +39,8 @@ def _choices(subject: Subject) -> dict[str, Any]:
     return dict(zip(spec.kernel.choices, spec.choices, strict=True))
 
 
-def _configs(manifest: str) -> Configs:
+def configs_of(manifest: str) -> Configs:
+    """Return the function from a kernel to the configs of its variants."""
     names = {kernel.name for kernel in load(str(ROOT / manifest)).kernels}
 
     def configs(kernel: str, choices: Mapping[str, Any] | None = None) -> Sequence[Config]:
@@ -63,7 +64,7 @@ def dry_run(workload: Workload, limit: int = 1) -> Iterator[tuple[str, float]]:
     expected = [*workload.reference(arrays, args)]
     seen: dict[tuple[str, ...], int] = {}
     for name, rival in {"aotc": None, **workload.rivals}.items():
-        configs = _configs(workload.manifest)
+        configs = configs_of(workload.manifest)
         for plans in workload.candidates(arrays, args, configs, rival):
             plan = tuple(steps[0] for steps in alternatives(plans))
             key = (name, *(step.kernel for step in plan))
