@@ -17,9 +17,17 @@ from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import Subject, subjects_of_manifest
 from aotc.verify.interpreter.run import run
 from benchmarks.harness.manifest import ROOT
-from benchmarks.harness.measure import error_of, label_of
 from benchmarks.harness.operands import Arguments, HostArrays
-from benchmarks.harness.workload import Config, Configs, Plan, Step, Workload, alternatives
+from benchmarks.harness.workload import (
+    Config,
+    Configs,
+    Plan,
+    Step,
+    Workload,
+    alternatives,
+    error_of,
+    label_of,
+)
 
 
 @functools.cache

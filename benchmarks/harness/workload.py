@@ -158,3 +158,32 @@ def alternatives(plan: Plans) -> list[Sequence[Step]]:
 def cdiv(value: int, by: int) -> int:
     """Return the quotient, rounded up."""
     return -(-value // by)
+
+
+def label_of(plan: Plan) -> str:
+    """Return the name of a candidate."""
+    return ", ".join(step.label for step in plan)
+
+
+def error_of(
+    workload: Workload,
+    arrays: Arrays,
+    args: Arguments,
+    expected: Sequence[Part],
+    launch: Launch,
+    plan: Plan = (),
+) -> float:
+    """Return the error of a launch on poisoned outputs, as a multiple of the tolerance."""
+    for array in (*map(args.get, workload.outputs), *(a for step in plan for a in step.outputs)):
+        arrays.poison(array)
+    for name in workload.zeroed:
+        args[name][...] = 0
+    launch()
+    for step in plan:
+        if step.finish:
+            step.finish(args)
+    errors = [
+        workload.tolerance.error(arrays.wide(args[part.name][part.index]), part.values)
+        for part in expected
+    ]
+    return max(errors)

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.harness import bench as bench_file
 from benchmarks.harness import measure
+from benchmarks.harness.bench import Bench, Candidate, Choice
 from benchmarks.harness.operands import Arguments, Arrays, HostArrays, Part, Tolerance
+from benchmarks.harness.task import Task
 from benchmarks.harness.workload import Peer, Step, Workload
 
 
@@ -41,10 +44,10 @@ class _Library(dict[str, Any]):
     """An archive whose kernels double, in configs with their milliseconds and their factor."""
 
 
-class _FakeBench(measure.Bench):
+class _FakeBench(Bench):
     """A bench on arrays of the host, with times that candidates have."""
 
-    def __init__(self, workload: Workload, task: measure.Task) -> None:
+    def __init__(self, workload: Workload, task: Task) -> None:
         self.workload, self.task, self.library = workload, task, _Library()
         self.arrays = HostArrays()
         self.sets = [workload.operands(self.arrays) for _ in range(workload.sets)]
@@ -53,15 +56,15 @@ class _FakeBench(measure.Bench):
         self.yardstick = None
 
 
-def _task(**changes: Any) -> measure.Task:
+def _task(**changes: Any) -> Task:
     entries: dict[str, Any] = {
         "family": "rows", "items": [], "only": [], "archive": "x.aotc", "seconds": 60.0,
         "peers": None, "host": False, "triton_cache": "", "done": [], "bad": [],
     }  # fmt: skip
-    return measure.Task(**{**entries, **changes})
+    return Task(**{**entries, **changes})
 
 
-def _candidate(label: str, factor: float, *, writes: int = 40) -> measure.Candidate:
+def _candidate(label: str, factor: float, *, writes: int = 40) -> Candidate:
     def bind(args: Arguments) -> Any:
         def launch() -> None:
             args["out"][:writes] = (args["x"] * np.float32(factor))[:writes]
@@ -69,7 +72,7 @@ def _candidate(label: str, factor: float, *, writes: int = 40) -> measure.Candid
         launch.label = label  # type: ignore[attr-defined]
         return launch
 
-    return measure.Candidate(label, bind)
+    return Candidate(label, bind)
 
 
 @pytest.fixture(name="times")
@@ -87,8 +90,8 @@ def _times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         return sorted((times[launch.label], name) for name, launch in launches.items())
 
     for function in (of_turn, in_turn, ranked):
-        monkeypatch.setattr(measure, function.__name__, function)
-    monkeypatch.setattr(measure, "survive", lambda: None)
+        monkeypatch.setattr(bench_file, function.__name__, function)
+    monkeypatch.setattr(bench_file, "survive", lambda: None)
     return times
 
 
@@ -129,7 +132,7 @@ def test_a_row_has_the_figure_and_ratios_by_the_share_of_the_work() -> None:
 
     workload = _workload(peers={"copy": Peer(nothing, share=0.5)})
     choices = {
-        name: measure.Choice(f"{name} config", lambda: None, failed)
+        name: Choice(f"{name} config", lambda: None, failed)
         for name, failed in (("aotc", 0), ("copy", 2))
     }
     row = measure.row_of(workload, {"aotc": [1.0, 1.0, 2.0], "copy": [2.0, 2.0, 4.0]}, choices)
@@ -197,7 +200,7 @@ def test_a_library_that_binds_its_results_anew_does_not_stand_in_for_a_plan(
         return launch
 
     bench = _FakeBench(_workload(), _task())
-    choice = bench.choose("torch", [measure.Candidate("fast", library)])
+    choice = bench.choose("torch", [Candidate("fast", library)])
     assert choice is not None
     choice.launch()
-    assert bench.choose("aotc", [measure.Candidate("wrong", plan, (Step("k"),))]) is None
+    assert bench.choose("aotc", [Candidate("wrong", plan, (Step("k"),))]) is None
