@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.operands import Arguments, Array, Arrays, Part, Tolerance, Wide, picked
+from benchmarks.harness.routing import Routing
 from benchmarks.harness.workload import (
     Config,
     Configs,
@@ -34,6 +35,11 @@ _MOST_IDLE = 0.05  # of the SMs, for programs storing whole blocks of rows
 _ORDERS = ("rows_in_order", "scattered_rows")
 
 
+@functools.cache
+def _routing(tokens: int, experts: int) -> Routing:
+    return Routing(tokens, _EACH, experts)
+
+
 @dataclass(frozen=True)
 class Layer:
     """One layer: its weights' format, and its place."""
@@ -49,6 +55,11 @@ class Layer:
     def rows(self) -> int:
         """Rows of all experts."""
         return self.tokens * _EACH
+
+    @property
+    def shared(self) -> int:
+        """Rows of one token in the operand."""
+        return _EACH if self.first else 1
 
     @property
     def swiglu(self) -> bool:
@@ -86,11 +97,10 @@ class Layer:
         swiglu = {} if self.weights == "int4" else {"SWIGLU": self.first}
         return {"WEIGHTED": not self.first, **swiglu}
 
-    @functools.cached_property
-    def chosen(self) -> Wide:
-        """The expert of each row, tokens in order."""
-        scores = np.random.default_rng(0).random((self.tokens, self.experts))
-        return np.argsort(scores, 1)[:, :_EACH].ravel()
+    @property
+    def routing(self) -> Routing:
+        """Where rows go."""
+        return _routing(self.tokens, self.experts)
 
     # ---- operands -------------------------------------------------------------------------------
 
@@ -101,7 +111,7 @@ class Layer:
         args: Arguments = {
             "a_ptr": a, "b_ptr": b, "out_ptr": arrays.empty(rows, n), "results": arrays.empty(rows, n),
             "weight_ptr": arrays.uniform(rows), "N": n, "K": k, "n_rows": rows, "n_tokens": len(a),
-            "rows_per_token": _EACH if self.first else 1, "stride_am": k, "stride_be": b.shape[1] * b.shape[2],
+            "rows_per_token": self.shared, "stride_am": k, "stride_be": b.shape[1] * b.shape[2],
             "stride_bn": b.shape[2], "stride_om": n, **scales,
         }  # fmt: skip
         args |= {"cut": b if self.weights == "int4" else self._cut(arrays, b)}
@@ -162,75 +172,37 @@ class Layer:
 
     # ---- rows by expert -------------------------------------------------------------------------
 
-    def _of(self, expert: int) -> Wide:
-        return np.flatnonzero(self.chosen == expert)
-
     def sorted_rows(self, arrays: Arrays, block: int) -> Arguments:
-        """Return row numbers by expert, filled up to whole blocks, and the expert of each block."""
-        numbers, experts = [], []
-        for expert in range(self.experts):
-            rows = self._of(expert)
-            count = cdiv(len(rows), block)
-            numbers += [rows, np.full(count * block - len(rows), self.rows)]
-            experts += [expert] * count
-        total = sum(map(len, numbers))
-        # A launch has room for the largest possible number of blocks.
-        numbers.append(np.full(self.rows + self.experts * block - total, self.rows))
-        most = self.rows // block + self.experts
+        """Return row numbers by expert in whole blocks, and the expert of each block."""
+        padded = self.routing.padded(block)
         return {
-            "sorted_ptr": arrays.array(np.concatenate(numbers)),
-            "expert_ptr": arrays.array(experts + [0] * (most - len(experts))),
-            "padded_ptr": arrays.array([total]),
-            "n_blocks": most,
+            "sorted_ptr": arrays.array(padded.rows),
+            "expert_ptr": arrays.array(padded.experts),
+            "padded_ptr": arrays.array([padded.num_rows]),
+            "n_blocks": len(padded.experts),
         }
 
     def rows_in_order(self, arrays: Arrays, args: Arguments, most: int, align: int) -> Arguments:
-        """Return rows in the order of experts, and where blocks of up to `most` begin, longest first.
-
-        Each expert's rows are cut into the fewest blocks, of about equal size. Each block is padded
-        to a multiple of `align`.
-        """
-        parts: list[tuple[int, Wide]] = []
-        for expert in range(self.experts):
-            rows = self._of(expert)
-            blocks = np.array_split(rows, max(1, cdiv(len(rows), most)))
-            parts += [(expert, part) for part in blocks]
-        parts.sort(key=lambda entry: -len(entry[1]))
-        starts, numbers = [0], []
-        for _, part in parts:
-            numbers += [part, np.full(-len(part) % align, self.rows)]
-            starts.append(starts[-1] + len(part) + len(numbers[-1]))
-        # A launch has room for the largest possible number of blocks and rows.
-        num_blocks = self.rows // most + self.experts
-        empty, capacity = num_blocks - len(parts), self.rows + num_blocks * align
-        capacity += -capacity % _ROWS_AT_ONCE
-        numbers.append(np.full(capacity - starts[-1], self.rows))
-        order = np.concatenate(numbers)
-        index = arrays.array(np.minimum(order, self.rows - 1), "i64")
-        tokens = arrays.array(
-            np.minimum(order, self.rows - 1) // (_EACH if self.first else 1), "i64"
-        )
-        place = np.empty(self.rows, np.int64)
-        real = np.flatnonzero(order < self.rows)
-        place[order[real]] = real
+        """Return rows in the order of experts, and where blocks of up to `most` begin."""
+        ordered = self.routing.ordered(most, align, _ROWS_AT_ONCE)
+        real = np.minimum(ordered.rows, self.rows - 1)
+        index, tokens = arrays.array(real, "i64"), arrays.array(real // self.shared, "i64")
         kind = "fp8e4nv" if self.weights == "fp8" else "bf16"
         bits = arrays.view(args["a_ptr"], "u8") if self.weights == "fp8" else args["a_ptr"]
-        ordered = arrays.view(bits[tokens], kind)
+        rows, factors = arrays.view(bits[tokens], kind), args["weight_ptr"][index]
+        out = arrays.empty(len(ordered.rows), self.n)
         values = {
-            "sorted_ptr": arrays.array(order), "place_ptr": arrays.array(place),
-            "factors": args["weight_ptr"][index], "a": ordered, "more": ordered, "out_ptr": ordered,
-            "start_ptr": arrays.array([*starts[:-1], *[0] * empty]),
-            "count_ptr": arrays.array([*(len(part) for _, part in parts), *[0] * empty]),
-            "expert_ptr": arrays.array([*(expert for expert, _ in parts), *[0] * empty]),
-            "num_blocks_ptr": arrays.array([len(parts)]), "n_blocks": num_blocks,
-            "out": arrays.empty(capacity, self.n), "num_out": capacity, "stride_om": self.k,
-            "b": args["cut"],
+            "sorted_ptr": arrays.array(ordered.rows), "place_ptr": arrays.array(ordered.places),
+            "start_ptr": arrays.array(ordered.starts), "count_ptr": arrays.array(ordered.counts),
+            "expert_ptr": arrays.array(ordered.experts), "n_blocks": len(ordered.starts),
+            "num_blocks_ptr": arrays.array([ordered.num_blocks]), "num_out": len(ordered.rows),
+            "a": rows, "more": rows, "out_ptr": rows, "factors": factors, "more_factors": factors,
+            "out": out, "b": args["cut"], "stride_om": self.k,
         }  # fmt: skip
-        values["more_factors"] = values["factors"]
         if self.weights == "fp8":
             scale_a = arrays.contiguous(args["scale_a_ptr"][tokens].T)
             values |= {
-                "out_beyond": values["out"], "scale_a": scale_a, "scale_ptr": args["scale_a_ptr"],
+                "out_beyond": out, "scale_a": scale_a, "scale_ptr": args["scale_a_ptr"],
                 "out_scale_ptr": scale_a, "num_scales": self.k // 128, "stride_sm": self.k // 128,
                 "stride_sk": scale_a.shape[1],
             }  # fmt: skip
@@ -334,8 +306,8 @@ class Layer:
     def reference(self, arrays: Arrays, args: Arguments) -> Iterator[Part]:
         """Yield the rows of some experts."""
         for expert in (0, self.experts // 2, self.experts - 1):
-            rows = self._of(expert)
-            tokens = rows // _EACH if self.first else rows
+            rows = self.routing.rows_of(expert)
+            tokens = rows // self.shared
             a = picked(arrays, args["a_ptr"], tokens)
             if self.weights == "fp8":
                 a *= arrays.wide(args["scale_a_ptr"][tokens]).repeat(128, 1)
