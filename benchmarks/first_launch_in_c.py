@@ -8,7 +8,6 @@ The ways run in turn, every second time in the opposite order, after one warm-up
 time is from a context with its memory until the launch has finished, every file in the page
 cache; then again in the same process after unloading. `bare` reads the cubin from a file, loads
 it and launches. `lazy` and `mapped` open an archive, `eager` loads all variants of the kernel.
-`linked` has the archive in the program, beside `bare_linked` with the cubin there.
 
 Archives are unchanged (`shared` frames), written with a frame for each cubin (`alone`),
 uncompressed (`stored`), or uncompressed with at least 10,000 variants (`scale`): copies of
@@ -49,11 +48,7 @@ _CASES: Mapping[str, Mapping[str, Any]] = {
     "matmul": {"BIAS": False, "RESIDUAL": False, "ACTIVATION": "none"},
     "paged_decode_gather": {"HEAD_DIM": 128, "PAGE": 16},
 }
-_WAYS = ("bare", "lazy", "mapped", "bare_linked", "linked")
-_MEASURES: Mapping[str, str] = {  # else the first way is
-    "linked": "bare_linked",
-    "bare_linked": "bare_linked",
-}
+_WAYS = ("bare", "lazy", "mapped", "lazy_trusted", "module")
 _FORMS = ("shared", "alone", "stored")
 _SCALE_VARIANTS = 10_000
 _NUMBERS = (64, 65, 1)  # values of integers: the first selects a variant without tensor maps
@@ -299,7 +294,7 @@ def main() -> None:
         for name, form, _ in selected:
             for way in ways if runs else ():
                 label = f"{name:20} {form:7} {way:13}"
-                _report(label, runs[name, form, way], runs[name, form, _MEASURES.get(way, ways[0])])
+                _report(label, runs[name, form, way], runs[name, form, ways[0]])
                 _report_parts(label, runs[name, form, way])
 
 
