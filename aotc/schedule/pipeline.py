@@ -33,6 +33,7 @@ from aotc.schedule.layout.decompose_reductions import decompose_reductions
 from aotc.schedule.layout.decompose_scans import decompose_scans
 from aotc.schedule.layout.expand_cluster_reductions import expand_cluster_reductions
 from aotc.schedule.layout.fit_copies import fit_copies
+from aotc.schedule.layout.guard_signs import guard_signs
 from aotc.schedule.layout.hoist_conversions import hoist_conversions
 from aotc.schedule.layout.legalize_dots import legalize_dots
 from aotc.schedule.layout.plan_conversions import plan_conversions
@@ -121,6 +122,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after `split_across_cluster` and `trim_dot_columns`, which count rows and
         # columns of dots as in the source.
         transpose_dots,
+        # Needs to run right before `assign_layouts`, which chooses widths by the signs, and after
+        # accesses have become tensor copies. Otherwise, these would be guarded for no width.
+        guard_signs,
         assign_layouts,
         # `assign_layouts` places conversions value by value; this pass moves them to where the
         # fewest bytes are converted.

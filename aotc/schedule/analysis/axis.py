@@ -11,8 +11,8 @@ and, for scalars, the value itself if it is constant. All numbers are powers of 
 vector widths and the pipeline's `cp.async` widths all rest on it. It works on tile IR and on gpu IR
 alike, since the ops are the same.
 
-Invariant: every fact holds for all launches that keep the promises of the signature and divide
-numbers of 0 or more by positive ones alone. Unknown ops have no facts (1 everywhere), so a new op
+Invariant: every fact holds for all launches that keep the promises of the signature and the guards,
+and divide numbers of 0 or more by positive ones alone. Unknown ops have no facts (1 everywhere), so a new op
 is safe before it is precise.
 """
 
@@ -108,8 +108,10 @@ class AxisAnalysis:
     def __init__(self, kernel: Kernel, supposed: Mapping[Value, AxisInfo] | None = None) -> None:
         self.kernel = kernel
         self._infos: dict[Value, AxisInfo] = {}
+        guarded = {guard.removesuffix(" >= 0") for guard in kernel.guards}
         for info, arg in zip(kernel.params, kernel.body.args, strict=True):
-            self._infos[arg] = AxisInfo((1,), (info.divisibility & -info.divisibility,), (1,))
+            divisor, is_guarded = info.divisibility & -info.divisibility, info.name in guarded
+            self._infos[arg] = AxisInfo((1,), (divisor,), (1,), nonnegative=is_guarded)
         self._infos |= supposed or {}
         self._visit_block(kernel.body)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
@@ -22,6 +23,7 @@ from aotc.ir.tiles import (
     Join,
     is_elementwise,
     is_tile,
+    is_uniform,
     joins_of,
     slot_targets,
     tile_shape,
@@ -33,6 +35,8 @@ from aotc.schedule.layout.layouts import (
     rows_in_registers,
     shared_among_warps,
 )
+
+_MAX_RELATIVES = 64  # tiles looked at for the layout of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,12 @@ class PreferredLayouts:
         return self._homes.get(value) or self.default(value)
 
     def source(self, op: Op) -> LinearLayout | None:
-        """Return the first operand's preferred layout; in the end, a default layout."""
+        """Return the first operand's preferred layout; in the end, a relative's or a default."""
         home = next((home for value in op.operands if (home := self.get(value))), None)
-        return self.default(op.operands[0]) if home is None and self._has_all_reasons else home
+        if home is None and self._has_all_reasons:
+            value = op.operands[0]
+            home = self._layout_of_relatives(value) or self.default(value)
+        return home
 
     def source_like(self, op: Op, value: Value) -> LinearLayout | None:
         """Return the preferred layout of `value`, else in the end of users of the result."""
@@ -171,6 +178,29 @@ class PreferredLayouts:
                 self._homes.setdefault(target, self._homes[value])
 
     # -- backward --------------------------------------------------------------
+
+    def _layout_of_relatives(self, value: Value) -> LinearLayout | None:
+        """Return the layout of the nearest tile computed or accessed with `value`.
+
+        Only elementwise ops and reshapes, which change no basis, are in between.
+        """
+        worklist, seen = [value], {value: None}
+        while worklist and len(seen) < _MAX_RELATIVES:
+            current = worklist.pop(0)
+            home = self._homes.get(current)
+            if home is not None:
+                return home.reshape(tile_shape(value))
+            for op in (current.op, *current.users):
+                anchor = None if op is None else self.anchors.get(op)
+                if anchor is not None and prod(anchor.shape) == prod(tile_shape(value)):
+                    return anchor.reshape(tile_shape(value))
+                if op is None or not (is_elementwise(op) or isinstance(op, tile.Reshape)):
+                    continue
+                for other in (*op.operands, *op.results):
+                    if is_tile(other) and other not in seen and not is_uniform(other):
+                        seen[other] = None
+                        worklist.append(other)
+        return None
 
     def _layout_of_users(self, values: Sequence[Value]) -> LinearLayout | None:
         """Return the layout of the nearest user of one of `values`."""
