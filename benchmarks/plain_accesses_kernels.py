@@ -6,12 +6,12 @@ import triton.language as tl
 
 @triton.jit
 def quantize_heads(x, out, row_stride, head_dim, first, count, BLOCK: tl.constexpr):
-    """Quantise `count` numbers of heads whose size is known at run time."""
-    base = first + tl.program_id(0) * BLOCK
-    offs = base + tl.arange(0, BLOCK)
+    """Quantise `count` numbers after `first`, of heads whose size is known at run time."""
+    offs = first + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     place = (offs // head_dim) * row_stride + offs % head_dim
-    value = tl.load(x + place, mask=offs < count, other=0.0).to(tl.float32)
-    tl.store(out + place, (value * 0.5).to(tl.float8e4nv), mask=offs < count)
+    here = offs < first + count
+    value = tl.load(x + place, mask=here, other=0.0).to(tl.float32)
+    tl.store(out + place, (value * 0.5).to(tl.float8e4nv), mask=here)
 
 
 @triton.jit

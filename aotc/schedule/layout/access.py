@@ -64,9 +64,17 @@ def _is_float(pointer: Value) -> bool:
     return isinstance(element, PointerType) and element.pointee.is_float
 
 
-def memory_order(info: AxisInfo) -> tuple[int, ...]:
-    """Return the axes by contiguity in memory, the most contiguous first; later axes win ties."""
-    return tuple(sorted(range(info.rank), key=lambda axis: (-info.contiguity[axis], -axis)))
+def memory_order(info: AxisInfo, likely: AxisInfo | None = None) -> tuple[int, ...]:
+    """Return the axes by contiguity in memory, the most contiguous first; later axes win ties.
+
+    Of axes without contiguity those with likely runs are first.
+    """
+
+    def key(axis: int) -> tuple[int, int, int]:
+        run = info.contiguity[axis]
+        return -run, 0 if likely is None or run > 1 else -likely.contiguity[axis], -axis
+
+    return tuple(sorted(range(info.rank), key=key))
 
 
 def vector_width(
@@ -88,12 +96,12 @@ def vector_width(
     return width if mask is None else min(width, mask.constancy[fast])
 
 
-def in_memory_order(layout: LinearLayout, pointer: AxisInfo) -> LinearLayout:
+def in_memory_order(layout: LinearLayout, order: tuple[int, ...]) -> LinearLayout:
     """Return a layout with the registers of each thread in the order of memory; copies come last."""
     columns = layout.columns("register")
-    memory_columns = layout.transpose(tuple(reversed(memory_order(pointer)))).columns("register")
-    order = sorted(range(len(columns)), key=lambda bit: (not columns[bit], memory_columns[bit]))
-    return layout.with_columns("register", [columns[bit] for bit in order])
+    memory_columns = layout.transpose(tuple(reversed(order))).columns("register")
+    bits = sorted(range(len(columns)), key=lambda bit: (not columns[bit], memory_columns[bit]))
+    return layout.with_columns("register", [columns[bit] for bit in bits])
 
 
 def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
@@ -133,7 +141,8 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
             continue
         info = infos[pointer]
         is_operand = _is_operand(op)
-        key = (pointer.type.shape, memory_order(info), op.has(Trait.ATOMIC), is_operand)
+        order = memory_order(info, infos.likely(pointer))
+        key = (pointer.type.shape, order, op.has(Trait.ATOMIC), is_operand)
         keys[op] = key
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         for width_key in (key,) if is_operand else (key, (*key[:-1], True)):
@@ -248,6 +257,7 @@ def _in_boxes(kind: _Kind, width: int, num_warps: int, element_bytes: int) -> Li
 def access_cost(
     layout: LinearLayout,
     pointer: AxisInfo,
+    likely: AxisInfo,
     mask: AxisInfo | None,
     element_bytes: int,
     max_elems: int,
@@ -255,8 +265,8 @@ def access_cost(
 ) -> int:
     """Return the cost of accessing a tile under `layout`, in the units of a conversion's cost."""
     width = vector_width(layout, pointer, mask, element_bytes, max_elems)
-    order = memory_order(pointer)
-    run_elems = pointer.contiguity[order[0]]
+    order = memory_order(pointer, likely)
+    run_elems = max(pointer.contiguity[order[0]], likely.contiguity[order[0]])
     return _cost(layout, order, run_elems, width, element_bytes, sector_bytes)
 
 
