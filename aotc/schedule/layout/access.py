@@ -126,6 +126,9 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     share theirs among each other, since most of them move one element at a time. Operands of dots
     do not stay in a thread, so narrow operands are no reason to store results in equally long runs.
 
+    Loads of narrower elements than those stored are narrower accesses, of a word at least.
+    Otherwise, a thread would store its run in several accesses, each of which fills sectors in part.
+
     Where a tile is transposed between two accesses, threads hold boxes, runs of the one access by
     runs of the other: the exchange through shared memory then moves several elements at once on
     both sides.
@@ -133,6 +136,8 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     num_warps = kernel.num_warps
     transposed: dict[_Kind, int] = {}
     widths: dict[_Kind, int] = {}
+    stored_widths: dict[_Kind, int] = {}
+    loaded_bytes: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
     near_transposes = _near_transposes(kernel)
     for op in kernel.walk():
@@ -147,11 +152,19 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         for width_key in (key,) if is_operand else (key, (*key[:-1], True)):
             widths[width_key] = max(widths.get(width_key, 1), width)
+        element_bytes = pointee_bytes(pointer)
+        if isinstance(op, tile.Store):
+            stored_widths[key] = max(stored_widths.get(key, 1), width)
+        elif width > 1:
+            loaded_bytes[key] = min(loaded_bytes.get(key, element_bytes), element_bytes)
         # Dots take operands of 16 bits as they are, rows or columns first: nothing is exchanged.
         if _is_transposed(op, near_transposes) and not (
             is_operand and pointee_bytes(pointer) == _DOT_BYTES
         ):
-            transposed[key] = pointee_bytes(pointer)
+            transposed[key] = element_bytes
+    for key, width in stored_widths.items():
+        least = _WORD_BYTES // loaded_bytes.get(key, _WORD_BYTES)
+        widths[key] = min(widths[key], max(width, least))
     layouts = {
         key: _in_boxes(key, width, num_warps, transposed[key])
         if key in transposed
