@@ -90,7 +90,8 @@ def _quantizations() -> Iterator[Case]:
     scales = _empty(count // 64, dtype=torch.float32)
     packed = _empty(count // 2, dtype=torch.uint8)
     arguments = (x, code, scales, packed, count)
-    yield Case("quantize_nibbles", arguments, (2, 3), (count // 512,), exact=False)
+    for name in ("quantize_nibbles", "bisect_nibbles"):
+        yield Case(name, arguments, (2, 3), (count // 512,), exact=False)
 
 
 def _products() -> Iterator[Case]:

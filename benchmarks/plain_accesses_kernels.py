@@ -252,3 +252,29 @@ def argsort_rows(x, out, rows, COLUMNS: tl.constexpr, BITS: tl.constexpr, BLOCK:
     for length in tl.static_range(1, BITS + 1):
         keys, ids = merge_runs(keys, ids, length, BITS)
     tl.store(out + place, ids, mask=row[:, None] < rows)
+
+
+@triton.jit
+def bisect_nibbles(x, code, scales, packed, count, GROUP: tl.constexpr, GROUPS: tl.constexpr):
+    """Quantise like `quantize_nibbles`, with bounds narrowed by loads from the table."""
+    first = tl.program_id(0) * GROUPS
+    offs = first * GROUP + tl.arange(0, GROUPS * GROUP)
+    value = tl.load(x + offs, mask=offs < count, other=0.0).to(tl.float32)
+    value = tl.reshape(value, (GROUPS, GROUP))
+    scale = tl.max(tl.abs(value), axis=1)
+    value = value / scale[:, None]
+    lower = tl.zeros((GROUPS, GROUP), dtype=tl.int32)
+    upper = tl.full((GROUPS, GROUP), 15, dtype=tl.int32)
+    for _ in range(4):
+        middle = (lower + upper) // 2
+        is_above = value > tl.load(code + middle)
+        lower = tl.where(is_above, middle, lower)
+        upper = tl.where(is_above, upper, middle)
+    below = value - tl.load(code + lower)
+    above = tl.load(code + upper) - value
+    index = tl.where(below < above, lower, upper)
+    high, low = tl.split(tl.reshape(index, (GROUPS * GROUP // 2, 2)))
+    group = first + tl.arange(0, GROUPS)
+    tl.store(scales + group, scale, mask=group < count // GROUP)
+    places = first * (GROUP // 2) + tl.arange(0, GROUPS * GROUP // 2)
+    tl.store(packed + places, (high << 4 | low).to(tl.uint8), mask=places < count // 2)

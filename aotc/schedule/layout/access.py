@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import prod
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import tile
+from aotc.ir.dialects import arith, tile
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import PointerType, TileType, element_of
@@ -172,6 +172,37 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         for key, width in widths.items()
     }
     return {op: layouts[key] for op, key in keys.items()}
+
+
+def gathers(kernel: Kernel, infos: AxisAnalysis) -> list[Op]:
+    """Return the loads at addresses computed from data, element by element, and without runs.
+
+    They are as fast in any layout, so that of the data is best.
+    """
+    return [
+        op
+        for op in kernel.walk()
+        if isinstance(op, tile.Load)
+        and isinstance(op.pointer.type, TileType)
+        and max(infos[op.pointer].contiguity) == max(infos.likely(op.pointer).contiguity) == 1
+        and _is_of_data(op.pointer)
+    ]
+
+
+def _is_of_data(pointer: Value) -> bool:
+    """Return whether an address is computed from tiles other than index arithmetic."""
+    worklist, seen = [pointer], {pointer: None}
+    while worklist:
+        op = worklist.pop().op
+        if isinstance(op, arith.Constant | tile.Arange) or (op and op.has(Trait.SHAPE_ONLY)):
+            continue
+        if op is None or not op.has(Trait.ELEMENTWISE):
+            return True
+        for value in op.operands:
+            if isinstance(value.type, TileType) and value not in seen:
+                seen[value] = None
+                worklist.append(value)
+    return False
 
 
 def _useful_width(pointer: Value, info: AxisInfo, num_warps: int, max_elems: int) -> int:

@@ -40,6 +40,7 @@ from aotc.schedule.analysis.global_order import may_precede, synchronizes
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.access import (
     choose_layouts,
+    gathers,
     max_access_elems,
     pointee_bytes,
     prefetch_bytes,
@@ -82,9 +83,10 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     remark_exchanged(dots, kernel, schedule)
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
     pulled, indices = pull_operands(dots), index_loads(kernel)
+    gathered = gathers(kernel, infos)
     while True:
         non_index_anchors = {op: layout for op, layout in anchors.items() if op not in indices}
-        preferred = PreferredLayouts(kernel, non_index_anchors, dots, pulled)
+        preferred = PreferredLayouts(kernel, non_index_anchors, dots, pulled, gathered)
         demand = Demand(kernel, preferred, infos, target)
         too_large = [
             op

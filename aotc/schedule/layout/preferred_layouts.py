@@ -61,7 +61,8 @@ class PreferredLayouts:
     """The preferred layout of every tile, if it has one.
 
     `anchors` are the layouts of memory accesses, `dots` the layouts of dots, and `pulled` the
-    layouts of values computed in the layout of a dot's operand.
+    layouts of values computed in the layout of a dot's operand. `gathers` are accesses in the
+    layout of their addresses.
     """
 
     def __init__(
@@ -70,14 +71,16 @@ class PreferredLayouts:
         anchors: dict[Op, LinearLayout],
         dots: Mapping[Op, DotLayouts] = MappingProxyType({}),
         pulled: Mapping[Value, LinearLayout] = MappingProxyType({}),
+        gathers: Sequence[Op] = (),
     ) -> None:
         self.num_warps = kernel.num_warps
-        self.anchors = anchors
+        self.anchors = dict(anchors)
+        self.gathers = set(gathers)
         self.dots = dots
         # Set from the start, so all computations with an accumulator join it.
         self._homes = {op.results[0]: layouts.acc for op, layouts in dots.items()} | dict(pulled)
         self._works_in: dict[Op, LinearLayout] = {}
-        self._has_all_reasons = False
+        self.has_all_reasons = False
         joins = [join for op in kernel.walk() for join in joins_of(op)]
         while True:
             self._visit_to_fixpoint(kernel.body)
@@ -90,7 +93,7 @@ class PreferredLayouts:
             self._homes.update(dict.fromkeys(unsettled.targets, home))
         # Nothing prefers a layout for the rest. Not before: a variable may get one only once the
         # body of its loop is known.
-        self._has_all_reasons = True
+        self.has_all_reasons = True
         self._visit_to_fixpoint(kernel.body)
 
     def get(self, value: Value) -> LinearLayout | None:
@@ -108,7 +111,7 @@ class PreferredLayouts:
     def source(self, op: Op) -> LinearLayout | None:
         """Return the first operand's preferred layout; in the end, a relative's or a default."""
         home = next((home for value in op.operands if (home := self.get(value))), None)
-        if home is None and self._has_all_reasons:
+        if home is None and self.has_all_reasons:
             value = op.operands[0]
             home = self._layout_of_relatives(value) or self.default(value)
         return home
@@ -116,7 +119,7 @@ class PreferredLayouts:
     def source_like(self, op: Op, value: Value) -> LinearLayout | None:
         """Return the preferred layout of `value`, else in the end of users of the result."""
         home = self.get(value)
-        if home is None and self._has_all_reasons:
+        if home is None and self.has_all_reasons:
             home = self._layout_of_users(op.results) or self.default(op.results[0])
         return home
 
@@ -241,6 +244,16 @@ def _elementwise(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout |
     return [max(votes, key=lambda home: votes[home]) if votes else None]
 
 
+def _load(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Load)
+    if op in preferred.gathers and op in preferred.anchors:
+        home = preferred.get(op.pointer)
+        if home is None and not preferred.has_all_reasons:
+            return [None]
+        preferred.anchors[op] = home or preferred.anchors[op]
+    return _anchored(op, preferred)
+
+
 def _anchored(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     """Prefer the layout of the op's own access, if any."""
     return [preferred.anchors.get(op)] * len(op.results)
@@ -361,6 +374,7 @@ _RULES: dict[type[Op], Rule] = {
     assembly.VolatileAsm: _assembly,
     mapped.Map: _assembly,
     tile.ExpandDims: _expand_dims,
+    tile.Load: _load,
     tile.Reshape: _reshape,
     tile.Trans: _trans,
     tile.Join: _join,

@@ -67,6 +67,14 @@ def test_indices_are_reduced_in_the_layout_of_the_tiles_they_join() -> None:
     assert_same_meaning(text, kernel, [x, out])
 
 
+def test_data_looked_up_by_data_stays_in_its_threads() -> None:
+    text = Path(__file__).with_name("cases").joinpath("gather.ir").read_text("utf-8")
+    kernel = applied(text, assign_layouts, hoist_conversions)
+    x = np.random.default_rng(0).standard_normal(512).astype(np.float32)
+    code = np.linspace(-2, 2, 16, dtype=np.float32)
+    assert_same_meaning(text, kernel, [x, code, np.full(512, -1, np.int32)])
+
+
 @pytest.mark.parametrize("width", [3, 16, 64])
 def test_lanes_are_along_the_axis_with_likely_runs(width: int) -> None:
     text = Path(__file__).with_name("cases").joinpath("likely_runs.ir").read_text("utf-8")
