@@ -10,14 +10,15 @@ the whole access, in consecutive registers of one thread, under one mask value.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, tile
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
+from aotc.ir.tiles import is_uniform
 from aotc.ir.types import PointerType, TileType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis, AxisInfo
 from aotc.schedule.analysis.costs import GLOBAL_ACCESS_COST, SECTOR_COST
@@ -114,6 +115,21 @@ def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
     return _LINE_BYTES if is_wide and run_bytes >= _LINE_BYTES else 0
 
 
+def repeated_run(
+    load: tile.Load, layout: LinearLayout | None, infos: AxisAnalysis
+) -> tuple[int, ...]:
+    """Return the runs along each axis that a thread loads alike; nothing if they save no access."""
+    if layout is None or load.volatile or not (load.other is None or is_uniform(load.other)):
+        return ()
+    runs = infos[load.pointer].constancy
+    if load.mask is not None:
+        runs = tuple(map(gcd, runs, infos[load.mask].constancy))
+    for basis in layout.bases("register"):
+        if any(basis) and all(along < run for along, run in zip(basis, runs, strict=True)):
+            return runs
+    return ()
+
+
 # Shape and memory order of an access, whether it is atomic, and whether it loads an operand of dots.
 _Kind = tuple[tuple[int, ...], tuple[int, ...], bool, bool]
 
@@ -126,8 +142,9 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     share theirs among each other, since most of them move one element at a time. Operands of dots
     do not stay in a thread, so narrow operands are no reason to store results in equally long runs.
 
-    Loads of narrower elements than those stored are narrower accesses, of a word at least.
-    Otherwise, a thread would store its run in several accesses, each of which fills sectors in part.
+    Loads of narrower elements than those stored right after are narrower accesses, of a word at
+    least. Otherwise, a thread would store its run in several accesses, each of which fills sectors
+    in part.
 
     Where a tile is transposed between two accesses, threads hold boxes, runs of the one access by
     runs of the other: the exchange through shared memory then moves several elements at once on
@@ -136,8 +153,6 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     num_warps = kernel.num_warps
     transposed: dict[_Kind, int] = {}
     widths: dict[_Kind, int] = {}
-    stored_widths: dict[_Kind, int] = {}
-    loaded_bytes: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
     near_transposes = _near_transposes(kernel)
     for op in kernel.walk():
@@ -152,19 +167,13 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         for width_key in (key,) if is_operand else (key, (*key[:-1], True)):
             widths[width_key] = max(widths.get(width_key, 1), width)
-        element_bytes = pointee_bytes(pointer)
-        if isinstance(op, tile.Store):
-            stored_widths[key] = max(stored_widths.get(key, 1), width)
-        elif width > 1:
-            loaded_bytes[key] = min(loaded_bytes.get(key, element_bytes), element_bytes)
         # Dots take operands of 16 bits as they are, rows or columns first: nothing is exchanged.
         if _is_transposed(op, near_transposes) and not (
             is_operand and pointee_bytes(pointer) == _DOT_BYTES
         ):
-            transposed[key] = element_bytes
-    for key, width in stored_widths.items():
-        least = _WORD_BYTES // loaded_bytes.get(key, _WORD_BYTES)
-        widths[key] = min(widths[key], max(width, least))
+            transposed[key] = pointee_bytes(pointer)
+    for key, width in _widening_widths(keys, infos, num_warps, target).items():
+        widths[key] = min(widths[key], width)
     layouts = {
         key: _in_boxes(key, width, num_warps, transposed[key])
         if key in transposed
@@ -172,6 +181,49 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         for key, width in widths.items()
     }
     return {op: layouts[key] for op, key in keys.items()}
+
+
+def _widening_widths(
+    keys: Mapping[Op, _Kind], infos: AxisAnalysis, num_warps: int, target: Target
+) -> dict[_Kind, int]:
+    """Return the elements a store moves at once, by kind, where all loads are widened for it.
+
+    Loads in a loop are not narrowed for a store after it.
+    """
+    accesses: dict[_Kind, list[Op]] = {}
+    for op, key in keys.items():
+        accesses.setdefault(key, []).append(op)
+    widths: dict[_Kind, int] = {}
+    for key, ops in accesses.items():
+        stores = [op for op in ops if isinstance(op, tile.Store)]
+        loads = [op for op in ops if isinstance(op, tile.Load)]
+        if not stores or not loads or any(op.block is not stores[0].block for op in ops):
+            continue
+        if not any(_widened(store, loads) for store in stores):
+            continue
+        stored_elems = max(
+            _useful_width(
+                store.pointer, infos[store.pointer], num_warps, max_access_elems(store, target)
+            )
+            for store in stores
+        )
+        word_elems = _WORD_BYTES // min(pointee_bytes(load.pointer) for load in loads)
+        widths[key] = max(stored_elems, word_elems)
+    return widths
+
+
+def _widened(store: tile.Store, loads: Sequence[tile.Load]) -> list[tile.Load]:
+    """Return the loads of narrower elements whose values a store gets, computed on one by one."""
+    worklist, seen = [store.value], {store.value: None}
+    while worklist:
+        op = worklist.pop().op
+        if op is not None and op.has(Trait.ELEMENTWISE):
+            worklist += [value for value in op.operands if value not in seen]
+            seen.update(dict.fromkeys(op.operands))
+    stored_bytes = pointee_bytes(store.pointer)
+    return [
+        load for load in loads if load.out in seen and pointee_bytes(load.pointer) < stored_bytes
+    ]
 
 
 def gathers(kernel: Kernel, infos: AxisAnalysis) -> list[Op]:

@@ -44,6 +44,7 @@ from aotc.schedule.layout.access import (
     max_access_elems,
     pointee_bytes,
     prefetch_bytes,
+    repeated_run,
     vector_width,
 )
 from aotc.schedule.layout.atomics import emit_atomic
@@ -355,7 +356,11 @@ def _emit_load(op: Op, emitter: _Emitter, builder: Builder) -> None:
         prefetch = 0
         if layout is not None and not (op.cache or op.eviction or op.volatile):
             prefetch = prefetch_bytes(emitter.infos[op.pointer], vector, pointee_bytes(op.pointer))
-        chosen = {"vector": vector, "prefetch_bytes": prefetch}
+        chosen = {
+            "vector": vector,
+            "prefetch_bytes": prefetch,
+            "constancy": repeated_run(op, layout, emitter.infos),
+        }
         copy = build(gpu.Load, operands, {**op.attributes, **chosen}, (), op.loc)
         emitter.bind_all(op, copy, builder)
 

@@ -75,6 +75,14 @@ def test_data_looked_up_by_data_stays_in_its_threads() -> None:
     assert_same_meaning(text, kernel, [x, code, np.full(512, -1, np.int32)])
 
 
+def test_a_scale_of_several_elements_is_loaded_once() -> None:
+    text = Path(__file__).with_name("cases").joinpath("repeated_scale.ir").read_text("utf-8")
+    kernel = applied(text, assign_layouts)
+    x, scales = np.random.default_rng(0).standard_normal((2, 2048)).astype(np.float32)
+    args = [x, scales[:64], np.full(2048, np.nan, np.float32)]
+    assert_same_meaning(text, kernel, [*args, 1040], (2,))
+
+
 @pytest.mark.parametrize("width", [3, 16, 64])
 def test_lanes_are_along_the_axis_with_likely_runs(width: int) -> None:
     text = Path(__file__).with_name("cases").joinpath("likely_runs.ir").read_text("utf-8")
