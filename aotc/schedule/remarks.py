@@ -132,6 +132,8 @@ class Reason(_Template):
     NARROW = "an access moves {width} bytes a thread, cp.async at least 4: {cause}"
     FEW_ELEMENTS = "the tile has too few elements for its threads; fewer warps or a larger block"
     NOT_CONTIGUOUS = "no axis is known to be contiguous"
+    SHORT_RUNS = "no more than {elems} neighbours are known to be contiguous"
+    SIGN_UNKNOWN = "a quotient or remainder in its address may be of a negative number"
     ROWS_NOT_ALIGNED = "rows are not known to begin at multiples of {size} bytes"
     MASK_DIFFERS = "its mask may differ between neighbours"
     # Dots to issue an iteration ahead.
