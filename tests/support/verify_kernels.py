@@ -193,6 +193,14 @@ def attend(x_ptr, v_ptr, out_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def chained_dots(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store (x @ y) @ y, both products in tf32."""
+    at = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    y = tl.load(y_ptr + at)
+    tl.store(out_ptr + at, tl.dot(tl.dot(tl.load(x_ptr + at), y), y))
+
+
+@triton.jit
 def next_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
     """Store each row of x plus 1 as the next row of out; out may be x."""
     i = tl.arange(0, BLOCK)

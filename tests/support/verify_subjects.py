@@ -45,6 +45,7 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     "halved_and_spread": {"x_ptr": "*fp32", "out_ptr": "*fp32"},
     "turned": {"x_ptr": "*i32", "out_ptr": "*i32"},
     "attend": {"x_ptr": "*fp32", "v_ptr": "*fp16", "out_ptr": "*fp32"},
+    "chained_dots": {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32"},
     "next_rows": {
         "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
     },
