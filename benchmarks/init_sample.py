@@ -166,6 +166,8 @@ def _disagreement(subject: Subject, seconds: int) -> str:
         return f"not verified: {str(error).splitlines()[0]}"
     except TimeoutError:
         return f"not verified: no answer in {seconds} s"
+    except Exception as error:  # noqa: BLE001 - a bug of any type loses one kernel
+        return f"not verified: a bug: {type(error).__name__}: {error}"
     if finding is None:
         return "not verified: no launch stores anything"
     return "" if finding.status == "right" else f"{finding.status}: {finding.detail}"
