@@ -229,6 +229,17 @@ def rows_at_addresses(addresses_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def swizzled(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Negate x; programs take tiles column by column, and start again after the last one."""
+    down = tl.cdiv(n_rows, BLOCK)
+    tile = tl.program_id(0) % (down * tl.cdiv(n_cols, BLOCK))
+    row = tile % down * BLOCK + tl.arange(0, BLOCK)[:, None]
+    col = tile // down * BLOCK + tl.arange(0, BLOCK)[None, :]
+    mask = (row < n_rows) & (col < n_cols)
+    tl.store(out_ptr + row * stride + col, -tl.load(x_ptr + row * stride + col, mask=mask), mask)
+
+
+@triton.jit
 def next_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
     """Store each row of x plus 1 as the next row of out; out may be x."""
     i = tl.arange(0, BLOCK)

@@ -56,6 +56,9 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     "tiles": {
         "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
     },
+    "swizzled": {
+        "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
+    },
     "causal_sums": {
         "x": "tensordesc<i32[1,16]>", "y": "tensordesc<i32[1,16]>", "out": "tensordesc<i32[1,16]>",
         "n_queries": "i32", "n_keys": "i32",

@@ -249,15 +249,20 @@ def _reference(
     """Return a launch and its reference, or the finding instead.
 
     None if there is no such launch, or it is in `executed`. Where random indices lead outside of
-    buffers or select nothing, other ones are tried.
+    buffers or select nothing, other ones are tried, and then one program, if a launch gives the grid.
     """
     attempt = partial(_attempt, chooser, index, checks, executed, first_spacing)
     first = attempt("any")
-    open_indices = [name for name in chooser.roles.indices if name not in checks.inputs.ranges]
-    if first is None or not open_indices or _stores(first) or may_store_nothing(first[0].label):
+    if first is None or _stores(first) or may_store_nothing(first[0].label):
         return first
-    others = (attempt(indices) for indices in _OTHER_INDICES)
-    return next((other for other in others if other is not None and _stores(other)), first)
+    others: list[tuple[Indices, bool]] = []
+    if any(name not in checks.inputs.ranges for name in chooser.roles.indices):
+        others = [(indices, False) for indices in _OTHER_INDICES]
+    conditions = chooser.conditions
+    if conditions.grid is None and conditions.may_run_alone:
+        others += _ALONE
+    attempts = (attempt(indices, is_alone=is_alone) for indices, is_alone in others)
+    return next((other for other in attempts if other is not None and _stores(other)), first)
 
 
 def _stores(attempt: tuple[Launch, Reference | Finding]) -> bool:
@@ -275,6 +280,8 @@ def _attempt(
     executed: Container[tuple[object, ...]],
     first_spacing: int,
     indices: Indices,
+    *,
+    is_alone: bool = False,
 ) -> tuple[Launch, Reference | Finding] | None:
     """Return a launch and its reference, or the finding instead.
 
@@ -292,7 +299,8 @@ def _attempt(
         launch = chooser.launch(index, spacing)
         if launch is None:
             break
-        launch = replace(launch, indices=indices)
+        grid = (1,) * len(launch.grid) if is_alone else launch.grid
+        launch = replace(launch, indices=indices, grid=grid)
         if launch.key in executed:
             return None
         try:
@@ -323,6 +331,7 @@ def _is_certain(chooser: Chooser, launch: Launch, inputs: Inputs) -> bool:
 
 
 _OTHER_INDICES: tuple[Indices, ...] = ("few", "distinct", "cumulative")
+_ALONE: tuple[tuple[Indices, bool], ...] = (("any", True), ("few", True))
 _BY_ORDER = "the result in {} depends on the order in which programs update memory atomically"
 _BY_ROUNDING = "which elements it reads depends on how floats are rounded"
 

@@ -212,10 +212,21 @@ class _Analysis:
             block = [v.op.end - v.op.start for v in sources if isinstance(v.op, tile.Arange)]
             if block or any(_is_program_id(value) for value in sources):
                 names = list(self._integers(sources))
-                is_product = any(self._multiplies_parameters(value) for value in sources)
+                is_product = any(map(self._multiplies_parameters, self._bounds(op)))
                 for name in names:
                     size = max(block, default=1)
                     yield name, shared_block(size, len(names)) if is_product else size
+
+    def _bounds(self, op: arith.Compare) -> list[Value]:
+        """Return the values in the bound of a mask: the side without the tile's index.
+
+        The other side may multiply counts of tiles to swizzle programs.
+        """
+        sides = [list(backward([side], through_loads=False)) for side in op.operands]
+        bounds = [
+            side for side in sides if not any(isinstance(value.op, tile.Arange) for value in side)
+        ]
+        return [value for side in bounds for value in side]
 
     def _multiplies_parameters(self, value: Value) -> bool:
         """Return whether a value is a product of extents, such as an image's height x width."""

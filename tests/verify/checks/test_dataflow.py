@@ -60,6 +60,10 @@ def test_loaded_values_that_become_addresses_are_indices() -> None:
     assert "index_ptr" in roles.unit
 
 
+def test_a_product_that_swizzles_programs_bounds_no_index() -> None:
+    assert _roles("swizzled").extents == {"n_rows": 16, "n_cols": 16}
+
+
 def test_two_values_around_a_loop_are_offsets() -> None:
     assert _roles("sequence_sums").offsets == ["starts_ptr"]
 
