@@ -1,7 +1,8 @@
 """A program of a library's functions, to record and to run from an archive.
 
     python library_program.py LIBRARY OUTPUTS [--only NAMES] [--claims DIR] [--configs K]
-        [--repeats N [--record DIR] [--lock FILE]] [--expected FILES] [--without-gpu]
+        [--repeats N [--record DIR] [--lock FILE]] [--expected FILES] [--draw N --seed S]
+        [--without-gpu [--fake LIBCUDA]]
 
 Runs functions of a library, forward and backward where it has both, and writes their results to
 OUTPUTS (by torch). OUTPUTS.json gets the seconds to the first result and to the last, from the
@@ -12,9 +13,10 @@ folder.
 
 NAMES, separated by commas, selects functions. Processes with the same folder of claims share the
 functions: each runs in the first process to claim it. Of an autotuner's configs the first K are
-tried. FILES, separated by commas, are outputs to compare with. LIBRARY is a module beside this
-file: `liger_kernel`, `fla` or `sglang`. Needs torch, the library, Triton (or archives in its
-place) and a GPU; without one, launches do nothing.
+tried. FILES, separated by commas, are outputs to compare with. LIBRARY is a module `library_NAME.py`
+beside this file. It has its functions (`PROGRAMS`), or entry points (`ENTRY_POINTS`) of which N are
+drawn with seed S. Needs torch, the library, Triton (or archives in its place) and a GPU; without one,
+launches do nothing: Triton's, or an archive's on the tests' fake driver.
 """
 
 from __future__ import annotations
@@ -201,13 +203,14 @@ def main() -> None:
     """Run each function once, then rerun all successful ones."""
     options = _options()
     if options.without_gpu:
-        global DEVICE  # noqa: PLW0603 - libraries' modules import it
-        DEVICE = "cpu"
-        importlib.import_module("triton_without_gpu").install()
+        if options.fake:
+            importlib.import_module("torch_without_gpu").install(options.fake)
+        else:
+            importlib.import_module("triton_without_gpu").install()
     if options.configs:
         _limit_configs(options.configs)
     watch = Watch()
-    programs: Programs = importlib.import_module(f"library_{options.library}").PROGRAMS
+    programs = _programs(options)
     names = [*programs] if options.only is None else options.only.split(",")
     outputs, failed = dict[str, Any](), dict[str, str]()
     record: dict[str, Any] = {"names": names, "first_s": 0.0, "all_s": 0.0, "failed": failed}
@@ -240,6 +243,15 @@ def main() -> None:
     print(json.dumps({**record, "launched": len(watch.seen)}))
 
 
+def _programs(options: argparse.Namespace) -> Programs:
+    """Return the functions of a library, or a draw of its entry points."""
+    module = importlib.import_module(f"library_{options.library}")
+    if hasattr(module, "PROGRAMS"):
+        return module.PROGRAMS
+    draw = importlib.import_module("library_draw")
+    return draw.programs(module.ENTRY_POINTS, options.seed, options.draw)
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("library")
@@ -250,7 +262,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--lock", type=Path)
+    parser.add_argument("--draw", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--without-gpu", action="store_true")
+    parser.add_argument("--fake")
     parser.add_argument("--expected", type=lambda text: text.split(","), default=[])
     return parser.parse_args()
 

@@ -1,10 +1,11 @@
 """Libraries of Triton kernels, unchanged, with a JIT and from archives: coverage and cost.
 
     python -m benchmarks.replay_libraries FOLDER… [--library NAME] [--only NAMES] [--python PYTHON]
-        [--limit-s S] [-j N] [--configs K] [--lock FILE] [--without-gpu]
+        [--draw N] [--seed S] [--limit-s S] [-j N] [--configs K] [--lock FILE]
+        [--without-gpu [--fake LIBCUDA]]
 
-FOLDER are unpacked sources of Liger-Kernel (`liger_kernel`), flash-linear-attention (`fla`) and
-SGLang (`sglang`). For each, the functions of `library_NAME.py` run under `aotc record` with
+FOLDER are unpacked sources of libraries. For each, the functions of `library_NAME.py`, or N of its
+entry points drawn with seed S (`library_draw.py`), run under `aotc record` with
 Triton and an empty cache, in N processes, and an archive is built of the manifest. Then one
 process at a time runs: one function with Triton and an empty cache; all of them with the filled
 cache, with and without the recorder in turn; and all from the archive, with Triton made
@@ -15,9 +16,9 @@ recorded specialisations launched. It also gives the times to the first and the 
 the recorder's cost per launch. Rounds are timed while FILE is locked, so libraries may run side
 by side. A failure, or more than S seconds for a library, leaves the cell empty, with the reason
 below. Autotuners try the first K configs of each function; several tune at a time, so their
-choice means little. PYTHON has torch, Triton and aotc (by default it is this one). Needs an
-otherwise idle GPU, or `--without-gpu` records and builds: Triton compiles for sm_90a, and
-launches do nothing.
+choice means little. PYTHON has torch and Triton (by default it is this one); aotc is this one's.
+Needs an otherwise idle GPU. `--without-gpu` records and builds: Triton compiles for sm_90a, and
+launches do nothing. With the tests' fake driver as LIBCUDA it replays too, and compares no results.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,7 +40,11 @@ from typing import Any
 from benchmarks.triton_blocker import BLOCKER
 
 HERE = Path(__file__).resolve().parent
-LIBRARIES = ("liger_kernel", "fla", "sglang")
+LIBRARIES = sorted(
+    path.stem.removeprefix("library_")
+    for path in HERE.glob("library_*.py")
+    if re.search("^(PROGRAMS|ENTRY_POINTS): ", path.read_text(), re.MULTILINE)
+)
 REPEATS = 30  # the recorder samples the first eight launches of each kernel at each place
 RECORD_SHARE = 0.55  # share of the time, before unfinished functions are ended
 COLUMNS = {
@@ -86,6 +92,8 @@ class Replay:
         recorded = self._record()
         self._build()
         if self.options.without_gpu:
+            if self.options.fake:
+                self._replay(recorded, {}, ("--only", ",".join(recorded["ran"])))
             return
         # the quickest first: its result is the first one of all runs
         names = sorted(recorded["ran"], key=recorded["seconds"].__getitem__)
@@ -111,9 +119,8 @@ class Replay:
         parts = [str(HERE / "library_parts.py"), self.name, str(outputs), "--seconds", str(seconds)]
         parts += ["--only", self.options.only] if self.options.only else []
         parts += ["--without-gpu"] if self.options.without_gpu else []
-        parts += ["-j", str(self.options.j), *self._configs()]
-        python = self.options.python
-        self._command([python, *record, python, *parts], may_fail=True)
+        parts += ["-j", str(self.options.j), *self._configs(), *self._drawn()]
+        self._command([sys.executable, *record, self.options.python, *parts], may_fail=True)
         program_record = json.loads(Path(f"{outputs}.json").read_text())
         self.line["ran"] = (
             f"{len(program_record['ran'])}/{len(program_record['ran']) + len(program_record['failed'])}"
@@ -130,9 +137,12 @@ class Replay:
     def _configs(self) -> tuple[str, ...]:
         return ("--configs", str(self.options.configs))
 
+    def _drawn(self) -> tuple[str, ...]:
+        return ("--draw", str(self.options.draw), "--seed", str(self.options.seed))
+
     def _build(self) -> None:
         manifest, start = self.folder / self.name / "kernels.toml", time.perf_counter()
-        command = [self.options.python, "-m", "aotc", "build", str(manifest), "--keep-going"]
+        command = [sys.executable, "-m", "aotc", "build", str(manifest), "--keep-going"]
         command += ["-o", str(self.folder / "dist"), "-j", str(self.options.j)]
         output = self._command(command, may_fail=True)
         self.line["build s"] = f"{time.perf_counter() - start:.1f}"
@@ -141,7 +151,11 @@ class Replay:
     def _replay(self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]) -> None:
         """Run the functions from the archive, and compare."""
         archive = self.folder / "dist" / f"{self.name}.aotc"
-        installed = ["-m", "aotc.triton", "--stand-in", "--archive", str(archive), "--"]
+        installed = ["-m", "aotc.triton", "--stand-in", "--archive", str(archive)]
+        if self.options.fake:
+            installed += ["--driver", self.options.fake]
+            words = (*words, "--without-gpu", "--fake", self.options.fake)
+        installed.append("--")
         replayed = self._program("replayed", *words, options=installed)
         self._note("from the archive", replayed["failed"])
         self.line["replayed"] = f"{len(replayed['ran'])}/{len(recorded['ran'])}"
@@ -183,6 +197,7 @@ class Replay:
     ) -> dict[str, Any]:
         outputs = self.folder / f"{title}.pt"
         program = [str(HERE / "library_program.py"), self.name, str(outputs), *words]
+        program += self._drawn()
         command = [self.options.python, *options, *program]
         self._command(command, blocked=bool(options), cache=cache)
         return json.loads(Path(f"{outputs}.json").read_text())
@@ -231,12 +246,15 @@ def main() -> int:
     parser.add_argument("sources", nargs="+", help="folders of unpacked sources")
     parser.add_argument("--library", action="append", choices=LIBRARIES)
     parser.add_argument("--only", help="functions, separated by commas")
-    parser.add_argument("--python", default=sys.executable, help="that has torch, Triton and aotc")
+    parser.add_argument("--python", default=sys.executable, help="that has torch and Triton")
+    parser.add_argument("--draw", type=int, default=10, help="entry points to draw of each library")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=120.0, help="for each library")
     parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--configs", type=int, default=2, help="that an autotuner tries; 0: all")
     parser.add_argument("--lock", help="file that is locked while rounds are timed")
     parser.add_argument("--without-gpu", action="store_true", help="record and build")
+    parser.add_argument("--fake", help="the tests' fake driver: replay without a GPU")
     options = parser.parse_args()
     options.sources = [str(Path(source).resolve()) for source in options.sources]
     replays: list[Replay] = []
