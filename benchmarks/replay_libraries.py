@@ -2,7 +2,7 @@
 
     python -m benchmarks.replay_libraries FOLDER… [--library NAME] [--only NAMES] [--python PYTHON]
         [--draw N] [--seed S] [--limit-s S] [-j N] [--configs K] [--lock FILE]
-        [--without-gpu [--fake LIBCUDA]]
+        [--without-gpu [--fake LIBCUDA]] [--keep DIR] [--archives DIR]
 
 FOLDER are unpacked sources of libraries. For each, the functions of `library_NAME.py`, or N of its
 entry points drawn with seed S (`library_draw.py`), run under `aotc record` with
@@ -19,6 +19,8 @@ below. Autotuners try the first K configs of each function; several tune at a ti
 choice means little. PYTHON has torch and Triton (by default it is this one); aotc is this one's.
 Needs an otherwise idle GPU. `--without-gpu` records and builds: Triton compiles for sm_90a, and
 launches do nothing. With the tests' fake driver as LIBCUDA it replays too, and compares no results.
+`--keep` copies the archives to a folder; `--archives` takes them from there, on another machine: then
+the functions run with the JIT and from the archives, nothing is recorded, and no rounds are timed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -58,6 +62,8 @@ COLUMNS = {
     "warm s": "to the first and the last result: JIT, with its cache",
     "archive s": "from the archive",
     "build s": "seconds to build it",
+    "first": "of the functions' first calls, seconds in all: JIT, empty cache; with its cache; from the archive",
+    "launch": "the host's time of a launch from the archive, over the JIT's: median, worst",
     "record": "time of a round under the recorder, over one without",
     "round": "time of a round from the archive, over the JIT's",
 }
@@ -90,6 +96,14 @@ class Replay:
 
     def _steps(self) -> None:
         recorded = self._record()
+        if self.options.archives:
+            warm_words = ("--only", ",".join(recorded["ran"]), "--launches", *self._configs())
+            warm = self._program("warm", *warm_words)
+            words = ("--launches", "--expected", ",".join(recorded["files"]))
+            names = ",".join(recorded["ran"])
+            replayed = self._replay(recorded, {}, ("--only", names, *words))
+            self._compare(recorded, warm, replayed)
+            return
         self._build()
         if self.options.without_gpu:
             if self.options.fake:
@@ -120,7 +134,8 @@ class Replay:
         parts += ["--only", self.options.only] if self.options.only else []
         parts += ["--without-gpu"] if self.options.without_gpu else []
         parts += ["-j", str(self.options.j), *self._configs(), *self._drawn()]
-        self._command([sys.executable, *record, self.options.python, *parts], may_fail=True)
+        recorder = () if self.options.archives else (sys.executable, *record)
+        self._command([*recorder, self.options.python, *parts], may_fail=True)
         program_record = json.loads(Path(f"{outputs}.json").read_text())
         self.line["ran"] = (
             f"{len(program_record['ran'])}/{len(program_record['ran']) + len(program_record['failed'])}"
@@ -147,10 +162,33 @@ class Replay:
         output = self._command(command, may_fail=True)
         self.line["build s"] = f"{time.perf_counter() - start:.1f}"
         self.notes += output.splitlines()[-1:]
+        if self.options.keep:
+            Path(self.options.keep).mkdir(parents=True, exist_ok=True)
+            for suffix in ("aotc", "sources.json"):
+                shutil.copy(self.folder / "dist" / f"{self.name}.{suffix}", self.options.keep)
 
-    def _replay(self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]) -> None:
+    def _compare(self, *runs: dict[str, Any]) -> None:
+        """Compare first calls and launches: cold, warm, from the archive."""
+        _, warm, replayed = runs
+        seconds = [sum(run["seconds"][name] for name in replayed["ran"]) for run in runs]
+        self.line["first"] = " ".join(f"{total:.1f}" for total in seconds)
+        ratios = {
+            launch: replayed["launch_us"][launch] / microseconds
+            for launch, microseconds in warm["launch_us"].items()
+            if launch in replayed["launch_us"]
+        }
+        if ratios:
+            worst = max(ratios, key=ratios.__getitem__)
+            self.line["launch"] = f"{statistics.median(ratios.values()):.2f} {ratios[worst]:.2f}"
+            times = warm["launch_us"][worst], replayed["launch_us"][worst]
+            self.notes.append(f"slowest launch: {worst}: {times[0]:.1f} and {times[1]:.1f} µs")
+
+    def _replay(
+        self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]
+    ) -> dict[str, Any]:
         """Run the functions from the archive, and compare."""
-        archive = self.folder / "dist" / f"{self.name}.aotc"
+        folder = Path(self.options.archives) if self.options.archives else self.folder / "dist"
+        archive = folder / f"{self.name}.aotc"
         installed = ["-m", "aotc.triton", "--stand-in", "--archive", str(archive)]
         if self.options.fake:
             installed += ["--driver", self.options.fake]
@@ -185,6 +223,7 @@ class Replay:
         self.notes += [
             f"not launched from the archive: {specialisation}" for specialisation in missing
         ]
+        return replayed
 
     def _note(self, title: str, failed: dict[str, str]) -> None:
         """Note why functions failed, each reason once."""
@@ -217,6 +256,9 @@ class Replay:
             "TRITON_CACHE_DIR": str(self.folder / cache),
             "TRITON_CACHE_AUTOTUNING": "1",
         }
+        if self.options.without_gpu:  # nothing is timed
+            environment.pop("TRITON_CACHE_DIR")
+            environment |= {k: v for k, v in os.environ.items() if k == "TRITON_CACHE_DIR"}
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
@@ -254,6 +296,8 @@ def main() -> int:
     parser.add_argument("--configs", type=int, default=2, help="that an autotuner tries; 0: all")
     parser.add_argument("--lock", help="file that is locked while rounds are timed")
     parser.add_argument("--without-gpu", action="store_true", help="record and build")
+    parser.add_argument("--keep", help="folder for the archives")
+    parser.add_argument("--archives", help="folder of archives that were kept")
     parser.add_argument("--fake", help="the tests' fake driver: replay without a GPU")
     options = parser.parse_args()
     options.sources = [str(Path(source).resolve()) for source in options.sources]
@@ -277,7 +321,8 @@ def main() -> int:
         )
     print(*(f"{name}: {text}" for name, text in COLUMNS.items()), sep="\n")
     return int(
-        not options.without_gpu and any(len(replay.line) < len(COLUMNS) for replay in replays)
+        not (options.without_gpu or options.archives)
+        and any(len(replay.line) < len(COLUMNS) for replay in replays)
     )
 
 

@@ -93,10 +93,26 @@ def install(fake_driver: str | None = None) -> None:
     for owner, names in ((torch, _FUNCTIONS), (tensor, _METHODS)):
         for name in names.split():
             _replace_devices(owner, name)
+    _register_for_host()
     if fake_driver is not None:
         driver = ctypes.CDLL(fake_driver)
         driver.fake_cuda_primary_context.restype = ctypes.c_void_p
         driver.fake_cuda_set_current(ctypes.c_void_p(driver.fake_cuda_primary_context(0)))
+
+
+def _register_for_host() -> None:
+    """Register the kernels of operators for CUDA devices as those of hosts."""
+    library: Any = torch.library
+    custom_op, implement = library.custom_op, library.impl
+
+    def host_op(*args: Any, device_types: Any = None, **words: Any) -> Any:
+        del device_types
+        return custom_op(*args, **words)
+
+    def host_implement(*args: Any, **words: Any) -> Any:
+        return implement(*("CPU" if value == "CUDA" else value for value in args), **words)
+
+    library.custom_op, library.impl = host_op, host_implement
 
 
 def _returns(value: Any) -> Callable[..., Any]:

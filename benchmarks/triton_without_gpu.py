@@ -13,6 +13,7 @@ import torch_without_gpu
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
+
 class _Binaries:
     """Load nothing: a module, a function, registers, spills and threads are made up."""
 
@@ -23,7 +24,15 @@ class _Binaries:
         pass
 
     def get_device_properties(self, _device: int) -> dict[str, int]:
-        return {"max_shared_mem": 232448, "multiprocessor_count": 132, "warpSize": 32}
+        return {
+            "max_shared_mem": 232448,
+            "max_num_regs": 65536,
+            "multiprocessor_count": 132,
+            "warpSize": 32,
+            "sm_clock_rate": 1_980_000,
+            "mem_clock_rate": 2_619_000,
+            "mem_bus_width": 5120,
+        }
 
 
 class _Launch:

@@ -277,6 +277,8 @@ def _triton_path(value: Any) -> str:
         return ".".join([_LIBDEVICE, *parts[parts.index("libdevice") + 1 :]])
     if parts[:2] != ["triton", "language"] or len(parts) <= 3 or isinstance(value, ModuleType):
         return path
+    if parts[2] == "target_info":
+        return path
     if "extra" in parts:
         return path if len(parts) <= 4 else f"triton.language.extra.cuda.{parts[-1]}"
     return f"triton.language.{parts[-1]}"
