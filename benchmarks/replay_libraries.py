@@ -192,7 +192,6 @@ class Replay:
         installed = ["-m", "aotc.triton", "--stand-in", "--archive", str(archive)]
         if self.options.fake:
             installed += ["--driver", self.options.fake]
-            words = (*words, "--without-gpu", "--fake", self.options.fake)
         installed.append("--")
         replayed = self._program("replayed", *words, options=installed)
         self._note("from the archive", replayed["failed"])
@@ -237,6 +236,8 @@ class Replay:
         outputs = self.folder / f"{title}.pt"
         program = [str(HERE / "library_program.py"), self.name, str(outputs), *words]
         program += self._drawn()
+        program += ["--without-gpu"] if self.options.without_gpu else []
+        program += ["--fake", self.options.fake] if options and self.options.fake else []
         command = [self.options.python, *options, *program]
         self._command(command, blocked=bool(options), cache=cache)
         return json.loads(Path(f"{outputs}.json").read_text())
