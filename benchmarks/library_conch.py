@@ -84,13 +84,15 @@ def _mixed_gemm(draw: Draw) -> Any:
 
 def _scaled_gemm(draw: Draw) -> Any:
     m, k, n = draw.one_of(1, 16, 77), 1024, draw.one_of(512, 768)
-    a, b = (draw.ints(*shape, below=127, least=-127, dtype=torch.int8) for shape in ((m, k), (k, n)))
+    a, b = (
+        draw.ints(*shape, below=127, least=-127, dtype=torch.int8) for shape in ((m, k), (k, n))
+    )
     scales = draw.fp32(m, 1), draw.fp32(n, 1)
     return draw(f"{_OPS}.quantization.gemm:scaled_gemm", a, b, *scales, draw.dtype)
 
 
 def _blockwise(draw: Draw) -> Any:
-    kind, x = draw.one_of("fp4", "nf4"), draw.tensor(draw.one_of(1024, 4096), 64)
+    kind, x = draw.one_of("fp4", "nf4"), draw.tensor(draw.one_of(65536, 262144))
     block = draw.one_of(64, 128)
     packed, state = draw(f"{_BNB}:quantize_4bit", x, blocksize=block, quant_type=kind)
     words = {"quant_state": state, "blocksize": block, "quant_type": kind}

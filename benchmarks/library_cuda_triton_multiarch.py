@@ -21,10 +21,16 @@ def _rows(path: str, num_inputs: int, *, has_weight: bool) -> Any:
 def _attention(path: str, rank: int, **choices: Any) -> Any:
     def run(draw: Draw) -> Any:
         length, size = draw.one_of(64, 128, 512), draw.one_of(32, 64)
-        shape = {2: (length, size), 3: (draw.heads, length, size), 4: (2, draw.heads, length, size)}[rank]
+        shape = {
+            2: (length, size),
+            3: (draw.heads, length, size),
+            4: (2, draw.heads, length, size),
+        }[rank]
         dtype = draw.one_of(torch.float16, torch.float32)
         words = {name: draw.one_of(*values) for name, values in choices.items()}
-        return draw(f"kernels.{path}", *(draw.tensor(*shape, dtype=dtype) for _ in range(3)), **words)
+        return draw(
+            f"kernels.{path}", *(draw.tensor(*shape, dtype=dtype) for _ in range(3)), **words
+        )
 
     return run
 
@@ -40,7 +46,9 @@ def _matmul_of(bits: int) -> Any:
         m, n, k = draw.one_of(1, 16, 77), 512, draw.one_of(256, 1024)
         module = "kernels.quantized_matmul"
         packed = draw.get(f"{module}:quantize_int{bits}")(draw.tensor(n, k, dtype=torch.float16))
-        return draw(f"{module}:matmul_int{bits}_triton", draw.tensor(m, k, dtype=torch.float16), *packed)
+        return draw(
+            f"{module}:matmul_int{bits}_triton", draw.tensor(m, k, dtype=torch.float16), *packed
+        )
 
     return run
 
@@ -49,7 +57,9 @@ ENTRY_POINTS: EntryPoints = {
     "softmax": _rows("softmax:softmax_triton", 1, has_weight=False),
     "swiglu": _rows("swiglu:swiglu_triton", 2, has_weight=False),
     "rmsnorm": _rows("rmsnorm:rmsnorm_triton", 1, has_weight=True),
-    "fused_rmsnorm_swiglu": _rows("fused_rmsnorm_swiglu:fused_rmsnorm_swiglu_triton", 2, has_weight=True),
+    "fused_rmsnorm_swiglu": _rows(
+        "fused_rmsnorm_swiglu:fused_rmsnorm_swiglu_triton", 2, has_weight=True
+    ),
     "attention": _attention("attention:attention_triton", 2),
     "flash_attention": _attention("flash_attention:flash_attention_triton", 2),
     "flash_attention_full": _attention(

@@ -49,7 +49,9 @@ def _gradients(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) 
         return []
     draw = torch.Generator("cpu").manual_seed(1)
     weights = [torch.randn(tensor.shape, generator=draw).to(DEVICE) for tensor in needing]
-    terms = [(tensor.float() * weight).sum() for tensor, weight in zip(needing, weights, strict=True)]
+    terms = [
+        (tensor.float() * weight).sum() for tensor, weight in zip(needing, weights, strict=True)
+    ]
     torch.stack(terms).sum().backward()
     return [tensor.grad for tensor in inputs if tensor.grad is not None]
 

@@ -20,7 +20,11 @@ def _attention(draw: Draw) -> Any:
 
 
 def _varlen(draw: Draw) -> Any:
-    lengths, size, heads = draw.one_of((100, 28, 257), (64, 64)), draw.one_of(64, 128), draw.one_of(1, 2)
+    lengths, size, heads = (
+        draw.one_of((100, 28, 257), (64, 64)),
+        draw.one_of(64, 128),
+        draw.one_of(1, 2),
+    )
     starts = draw.values(*(sum(lengths[:index]) for index in range(len(lengths) + 1)))
     q = draw.tensor(len(lengths), 4 * heads, size)
     k, v = (draw.tensor(sum(lengths), heads, size) for _ in range(2))
@@ -33,7 +37,9 @@ def _dense(draw: Draw) -> Any:
     q = draw.tensor(batch, 4 * heads, size)
     k, v = (draw.tensor(batch, heads, length, size) for _ in range(2))
     path = f"{_TRITON}.triton_gqa_decode_hf:flash_decode_gqa_hf_dense_optimized"
-    return draw(path, q, k, v, draw.ints(batch, below=length, least=1), num_splits=draw.one_of(1, 8))
+    return draw(
+        path, q, k, v, draw.ints(batch, below=length, least=1), num_splits=draw.one_of(1, 8)
+    )
 
 
 def _fp8(draw: Draw) -> Any:

@@ -23,7 +23,11 @@ def _mxfp(draw: Draw) -> Any:
     meta = draw.get("mase_triton.mxfp.meta:" + draw.one_of("OCP_MXFP6_E2M3", "OCP_MXFP4_E2M1"))
     path, x = "mase_triton.mxfp.kernels.cast", _matrix(draw, torch.bfloat16)
     scales, elements = draw(f"{path}:extract_mxfp_components", x.flatten(), meta)
-    return [scales, elements, draw(f"{path}:compose_mxfp_tensor", scales, elements, meta, torch.bfloat16)]
+    return [
+        scales,
+        elements,
+        draw(f"{path}:compose_mxfp_tensor", scales, elements, meta, torch.bfloat16),
+    ]
 
 
 def _minifloat(draw: Draw) -> Any:

@@ -27,9 +27,13 @@ def _inputs(draw: Draw, *widths: tuple[int, int], grad: bool = False) -> tuple[A
 
 def _sequence(path: str, *chunks: int, widths: Sequence[tuple[int, int]] = ()) -> Any:
     def run(draw: Draw) -> Any:
-        words: dict[str, Any] = {"autocast_kernel_dtype": draw.one_of(torch.bfloat16, torch.float32)}
+        words: dict[str, Any] = {
+            "autocast_kernel_dtype": draw.one_of(torch.bfloat16, torch.float32)
+        }
         words |= {"chunk_size": draw.one_of(*chunks)} if chunks else {}
-        return draw(f"{_TORCH}.{path}", *_inputs(draw, *widths, grad=draw.one_of(False, True)), **words)
+        return draw(
+            f"{_TORCH}.{path}", *_inputs(draw, *widths, grad=draw.one_of(False, True)), **words
+        )
 
     return run
 
@@ -40,10 +44,17 @@ def _forward(path: str, *widths: tuple[int, int]) -> Any:
 
 def _step(path: str) -> Any:
     def run(draw: Draw) -> Any:
-        batch, heads, (qk, hv) = draw.one_of(1, 8), draw.one_of(4, 8), draw.one_of((64, 128), (128, 256))
+        batch, heads, (qk, hv) = (
+            draw.one_of(1, 8),
+            draw.one_of(4, 8),
+            draw.one_of((64, 128), (128, 256)),
+        )
         dtype = draw.one_of(torch.bfloat16, torch.float32)
         q, k = (draw.tensor(batch, heads, qk, dtype=dtype) for _ in range(2))
-        v, i, f, m = draw.tensor(batch, heads, hv, dtype=dtype), *(draw.fp32(batch, heads, 1) for _ in range(3))
+        v, i, f, m = (
+            draw.tensor(batch, heads, hv, dtype=dtype),
+            *(draw.fp32(batch, heads, 1) for _ in range(3)),
+        )
         states = draw.fp32(batch, heads, qk, hv), draw.fp32(batch, heads, qk), m
         return draw(f"{_TORCH}.{path}", q, k, v, i, f, *states)
 
@@ -56,11 +67,15 @@ ENTRY_POINTS: EntryPoints = {
     "siging_xl_chunk": _sequence(
         "chunkwise.triton_xl_chunk_siging:mlstm_siging_chunkwise__xl_chunk", 64, 128
     ),
-    "limit_headdim": _sequence("parallel.triton_limit_headdim:mlstm_parallel__limit_headdim", widths=_EQUAL),
+    "limit_headdim": _sequence(
+        "parallel.triton_limit_headdim:mlstm_parallel__limit_headdim", widths=_EQUAL
+    ),
     "limit_chunk_forward": _forward("chunkwise.triton_limit_chunk.fw:mlstm_chunkwise_fw"),
     "xl_chunk_forward": _forward("chunkwise.triton_xl_chunk.fw:mlstm_chunkwise_fw"),
     "siging_forward": _forward("chunkwise.triton_xl_chunk_siging.fw:mlstm_siging_chunkwise_fw"),
-    "limit_headdim_forward": _forward("parallel.triton_limit_headdim.fw:mlstm_parallel_fw", *_EQUAL),
+    "limit_headdim_forward": _forward(
+        "parallel.triton_limit_headdim.fw:mlstm_parallel_fw", *_EQUAL
+    ),
     "step": _step("recurrent.triton_step:mlstm_recurrent_step__triton"),
     "step_alternate": _step(
         "recurrent.triton_step_alternate:mlstm_recurrent_step__triton_alternate"

@@ -19,7 +19,9 @@ def _matrix(draw: Draw, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 def _on_matrix(path: str, *dtypes: torch.dtype, **words: Any) -> Any:
     """Return a call on a matrix of one of the dtypes, by default bf16."""
-    return lambda draw: draw(path, _matrix(draw, draw.one_of(*dtypes or (torch.bfloat16,))), **words)
+    return lambda draw: draw(
+        path, _matrix(draw, draw.one_of(*dtypes or (torch.bfloat16,))), **words
+    )
 
 
 def _fp8(draw: Draw, *shape: int) -> torch.Tensor:
@@ -91,7 +93,9 @@ def _mixed_mm(draw: Draw) -> Any:
     scales, zeros = draw.tensor(k // group, n), draw.tensor(k // group, n)
     words = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 64}
     path = "torchao.prototype.hqq.mixed_mm:triton_mixed_mm"
-    return draw(path, draw.tensor(m, k), weights, scales, zeros, group, kernel_type="compute_bound", **words)
+    return draw(
+        path, draw.tensor(m, k), weights, scales, zeros, group, kernel_type="compute_bound", **words
+    )
 
 
 def _qkv(draw: Draw) -> tuple[torch.Tensor, ...]:
@@ -113,7 +117,12 @@ def _experts(draw: Draw) -> torch.Tensor:
 def _on_groups(name: str) -> Any:
     def run(draw: Draw) -> Any:
         x, ends = draw.tensor(512, 256, dtype=torch.bfloat16), draw.values(128, 256, 512)
-        return draw(f"{_MOE}.jagged_float8_scales:{name}", x, ends, round_scales_to_power_of_2=draw.one_of(False, True))
+        return draw(
+            f"{_MOE}.jagged_float8_scales:{name}",
+            x,
+            ends,
+            round_scales_to_power_of_2=draw.one_of(False, True),
+        )
 
     return run
 

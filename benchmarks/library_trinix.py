@@ -41,7 +41,9 @@ def _rope(draw: Draw) -> Any:
 
 
 def _alibi(draw: Draw) -> Any:
-    return draw.get("trinix:FastALiBiPositionEmbedding")(draw.heads).to("cuda")(draw.one_of(64, 100), 2)
+    return draw.get("trinix:FastALiBiPositionEmbedding")(draw.heads).to("cuda")(
+        draw.one_of(64, 100), 2
+    )
 
 
 def _optimizer(name: str) -> Any:
@@ -58,7 +60,10 @@ def _optimizer(name: str) -> Any:
     return run
 
 
-_GATED, _PLAIN = ("FastSwiGLU", "FastGeGLU", "FastReGLU"), ("FastQuickGELU", "FastMish", "FastSquaredReLU")
+_GATED, _PLAIN = (
+    ("FastSwiGLU", "FastGeGLU", "FastReGLU"),
+    ("FastQuickGELU", "FastMish", "FastSquaredReLU"),
+)
 _OPTIMIZERS = ("FastAdam", "FastAdamW", "FastLion", "FastMuon")
 ENTRY_POINTS: EntryPoints = {
     **{name: _activation(name, 2) for name in _GATED},

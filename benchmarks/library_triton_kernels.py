@@ -55,10 +55,20 @@ def _matmul_swiglu(draw: Draw) -> Any:
 
 def _matmul_mxfp4(draw: Draw) -> Any:
     m, n, k = draw.one_of(16, 128), 256, 512
-    weights, scales = draw.get(f"{_MXFP}:downcast_to_mxfp")(draw.tensor(k, n, dtype=torch.bfloat16), torch.uint8, 0)
+    weights, scales = draw.get(f"{_MXFP}:downcast_to_mxfp")(
+        draw.tensor(k, n, dtype=torch.bfloat16), torch.uint8, 0
+    )
     config = draw.get(f"{_MATMUL}:PrecisionConfig")(b_mx_scale=scales, b_microblock_size=32)
-    wrapped = draw.get("triton_kernels.tensor:wrap_torch_tensor")(weights, draw.get("triton_kernels.tensor:FP4"))
-    return draw(f"{_MATMUL}:matmul", draw.tensor(m, k, dtype=torch.bfloat16), wrapped, None, precision_config=config)
+    wrapped = draw.get("triton_kernels.tensor:wrap_torch_tensor")(
+        weights, draw.get("triton_kernels.tensor:FP4")
+    )
+    return draw(
+        f"{_MATMUL}:matmul",
+        draw.tensor(m, k, dtype=torch.bfloat16),
+        wrapped,
+        None,
+        precision_config=config,
+    )
 
 
 def _topk(draw: Draw) -> Any:
@@ -89,12 +99,22 @@ def _reduce(draw: Draw) -> Any:
 def _compaction(draw: Draw) -> Any:
     rows, k = draw.one_of(7, 64), 8
     values, indices = draw.tensor(rows, k), torch.arange(k, device="cuda").repeat(rows, 1).short()
-    return draw("triton_kernels.compaction:compaction", values, indices, draw.ints(rows, 1, below=256, dtype=torch.int32))
+    return draw(
+        "triton_kernels.compaction:compaction",
+        values,
+        indices,
+        draw.ints(rows, 1, below=256, dtype=torch.int32),
+    )
 
 
 def _downcast(draw: Draw) -> Any:
     target = draw.one_of(torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
-    return draw(f"{_MXFP}:downcast_to_mxfp", draw.tensor(draw.one_of(64, 100), 512), target, draw.one_of(1, -1))
+    return draw(
+        f"{_MXFP}:downcast_to_mxfp",
+        draw.tensor(draw.one_of(64, 100), 512),
+        target,
+        draw.one_of(1, -1),
+    )
 
 
 def _upcast(draw: Draw) -> Any:

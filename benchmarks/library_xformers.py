@@ -41,7 +41,9 @@ def _splitk(draw: Draw) -> Any:
     batch, group, size = draw.one_of(1, 4), draw.one_of(1, 8), draw.one_of(64, 128)
     length, heads = draw.one_of(256, 1000), draw.one_of(1, 2)
     q = draw.tensor(batch, 1, heads, group, size)
-    k, v = (draw.tensor(batch, length, heads, 1, size).expand(-1, -1, -1, group, -1) for _ in range(2))
+    k, v = (
+        draw.tensor(batch, length, heads, 1, size).expand(-1, -1, -1, group, -1) for _ in range(2)
+    )
     return _decoded(draw, q, k, v, None)
 
 
@@ -51,7 +53,9 @@ def _splitk_padded(draw: Draw) -> Any:
     words: dict[str, Any] = {"q_seqlen": [1] * batch, "kv_seqlen": lengths, "kv_padding": length}
     mask = draw.get(f"{_BIAS}:BlockDiagonalCausalWithOffsetPaddedKeysMask").from_seqlens(**words)
     q = draw.tensor(1, batch, 1, group, size)
-    k, v = (draw.tensor(1, batch * length, 1, 1, size).expand(-1, -1, -1, group, -1) for _ in range(2))
+    k, v = (
+        draw.tensor(1, batch * length, 1, 1, size).expand(-1, -1, -1, group, -1) for _ in range(2)
+    )
     return _decoded(draw, q, k, v, mask.to("cuda"))
 
 
@@ -70,7 +74,9 @@ def _rope(draw: Draw) -> Any:
     q, k, v = (draw.tensor(1, tokens, n, size) for n in (draw.heads, heads, heads))
     caches = (draw.zeros(1, 2 * padding, heads, size) for _ in range(2))
     adjacents = {"adjacents": draw.one_of(False, True)}
-    return draw("xformers.ops.rope_padded:rope_padded", q, k, v, *caches, mask.to("cuda"), **adjacents)
+    return draw(
+        "xformers.ops.rope_padded:rope_padded", q, k, v, *caches, mask.to("cuda"), **adjacents
+    )
 
 
 def _index_add(draw: Draw) -> Any:
@@ -78,13 +84,22 @@ def _index_add(draw: Draw) -> Any:
     x, source = draw.tensor(batch, rows, width), draw.tensor(batch // 2, rows, width)
     index = torch.randperm(batch, device="cuda")[: batch // 2]
     scaling = draw.one_of(None, draw.tensor(width))
-    return draw("xformers.ops._triton:scaled_index_add_fwd", x, index, source, scaling, draw.one_of(1.0, 0.5))
+    return draw(
+        "xformers.ops._triton:scaled_index_add_fwd",
+        x,
+        index,
+        source,
+        scaling,
+        draw.one_of(1.0, 0.5),
+    )
 
 
 def _index_select(draw: Draw) -> Any:
     rows, width = draw.one_of(64, 300), draw.one_of(256, 1024)
     source, index = draw.tensor(rows, width), torch.randperm(rows, device="cuda")[: rows // 2]
-    return draw("xformers.ops._triton:index_select_cat_fwd", draw.zeros(rows // 2, width), source, index)
+    return draw(
+        "xformers.ops._triton:index_select_cat_fwd", draw.zeros(rows // 2, width), source, index
+    )
 
 
 def _index_select_backward(draw: Draw) -> Any:
