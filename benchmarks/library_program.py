@@ -296,7 +296,8 @@ def main() -> None:
             )
     watch.stop()
     if launches is not None:
-        record["launch_us"] = launches.timed([*outputs])
+        with _locked(options.lock):
+            record["launch_us"] = launches.timed([*outputs])
     ran = [programs[name] for name in outputs]
     record |= {"ran": [*outputs], "launched": [*watch.seen]}
     if options.repeats:

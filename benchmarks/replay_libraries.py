@@ -97,12 +97,11 @@ class Replay:
     def _steps(self) -> None:
         recorded = self._record()
         if self.options.archives:
-            warm_words = ("--only", ",".join(recorded["ran"]), "--launches", *self._configs())
-            warm = self._program("warm", *warm_words)
-            words = ("--launches", "--expected", ",".join(recorded["files"]))
-            names = ",".join(recorded["ran"])
-            replayed = self._replay(recorded, {}, ("--only", names, *words))
-            self._compare(recorded, warm, replayed)
+            words = ["--only", ",".join(recorded["ran"]), "--launches"]
+            words += ["--lock", self.options.lock] if self.options.lock else []
+            warm = self._program("warm", *words, *self._configs())
+            words += ["--expected", ",".join(recorded["files"])]
+            self._compare(recorded, warm, self._replay(recorded, {}, words))
             return
         self._build()
         if self.options.without_gpu:

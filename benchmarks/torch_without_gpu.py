@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -112,7 +113,14 @@ def _register_for_host() -> None:
     def host_implement(*args: Any, **words: Any) -> Any:
         return implement(*("CPU" if value == "CUDA" else value for value in args), **words)
 
+    def host_kernel(self: Any, device_types: Any, *args: Any, **words: Any) -> Any:
+        if device_types == "cpu":  # the one for CUDA tensors is meant
+            return lambda function: function
+        return register_kernel(self, device_types, *args, **words)
+
     library.custom_op, library.impl = host_op, host_implement
+    definition: Any = importlib.import_module("torch._library.custom_ops").CustomOpDef
+    register_kernel, definition.register_kernel = definition.register_kernel, host_kernel
 
 
 def _returns(value: Any) -> Callable[..., Any]:
