@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from pathlib import Path
 
@@ -376,3 +377,16 @@ def test_disassembly(target) -> None:
 def test_what_is_no_cubin_is_refused() -> None:
     with pytest.raises(IRError, match="nvdisasm failed"):
         disassemble(b"nonsense")
+
+
+def test_targets_of_indirect_jumps_are_listed() -> None:
+    body = HEADER + (
+        ".visible .entry k(.param .u64 p) {\n .reg .b64 %rd<2>; .reg .b32 %r<3>;\n"
+        " ld.param.b64 %rd1, [p];\n mov.u32 %r1, %tid.x;\n and.b32 %r1, %r1, 3;\n"
+        " T: .branchtargets A, B, C, D;\n brx.idx %r1, T;\n"
+        " A: st.global.b32 [%rd1], %r1; ret;\n B: st.global.b32 [%rd1+4], %r1; ret;\n"
+        " C: atom.global.add.u32 %r2, [%rd1], %r1; bar.sync 0; ret;\n"
+        " D: st.global.b32 [%rd1+8], %r1; bar.sync 0; ret;\n}\n"
+    )
+    (jump,) = re.findall(r"BRX .*", disassemble(assemble(body, SM_90).cubin))
+    assert jump.count(".L_x_") == 4
