@@ -110,10 +110,13 @@ def bind_parameters(
     """
     parameters = function.node.args
     parameter_nodes = _parameters(function)
-    if parameters.vararg is not None or parameters.kwarg is not None:
-        raise mistake(
-            "a kernel cannot have `*` or `**` parameters", loc=function.file.loc(function.node)
-        )
+    for stars, variadic in (("*", parameters.vararg), ("**", parameters.kwarg)):
+        if variadic is not None:
+            raise mistake(
+                f"a kernel cannot have `*` or `**` parameters, got `{stars}{variadic.arg}`",
+                loc=function.file.loc(variadic),
+                remedy="name each parameter, or pass a tuple",
+            )
     names = [parameter.arg for parameter in parameter_nodes]
     for entries, source in ((signature, "signature"), (constants, "constants")):
         for name in entries:

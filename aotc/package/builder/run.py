@@ -28,7 +28,14 @@ from aotc.package.builder.assemble import Assembled, assemble, not_served
 from aotc.package.builder.index_limits import IndexLimit, index_limits
 from aotc.package.builder.outputs import known_host, write_files
 from aotc.package.builder.toolchain import toolchain_text
-from aotc.package.builder.workers import Compiler, Failure, Outcome, Task, compile_all
+from aotc.package.builder.workers import (
+    Compiler,
+    Failure,
+    Outcome,
+    Task,
+    alike_failures,
+    compile_all,
+)
 from aotc.package.cache.compile_times import CompileTimes, seconds_of
 from aotc.package.cache.fit import fit_problem
 from aotc.package.cache.store import Cache, CachedKernel
@@ -165,12 +172,13 @@ def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, o
         "warnings": list(warnings),
         "errors": [
             {
-                "in": failure.label,
-                "report": failure.report,
-                "bug": failure.is_bug,
-                "mistakes": list(failure.mistakes),
+                "in": alike[0].label,
+                "variants": [failure.label for failure in alike],
+                "report": report,
+                "bug": is_bug,
+                "mistakes": list(alike[0].mistakes),
             }
-            for failure in result.failures
+            for (is_bug, report), alike in alike_failures(result.failures).items()
         ],
         "ran": [
             {"variant": ran.label, "seconds": round(ran.seconds, 3), "worker": ran.worker}

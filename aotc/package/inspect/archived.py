@@ -48,17 +48,21 @@ def find_variant(path: str, words: str) -> tuple[Kernel, Variant]:
     raise ManifestError(message, remedy=f"name it by words of its label: --variant: {label_list}")
 
 
-def stage_text(path: str, kernel: Kernel, variant: Variant, stage: str) -> str:
-    """Return the text of a stage in the archive.
+def stage_content(path: str, kernel: Kernel, variant: Variant, stage: str) -> str | bytes:
+    """Return a stage in the archive: the bytes of a cubin, or a text.
 
     Raises:
         ManifestError: the archive does not hold it.
     """
+    if stage == "cubin":
+        return variant.cubin
     if stage in stages.LISTINGS:
         return stages.disassemble(variant.cubin, stage)
     label = variant_label(kernel, variant)
     if stage not in ("tile", "ptx"):
-        message = f"expected a stage that archives hold (tile, ptx, sass, cubin), got {stage!r}"
+        message = (
+            f"expected a stage that archives hold (tile, ptx, sass, sections, cubin), got {stage!r}"
+        )
         remedy = f"compile it: aotc dump MANIFEST:{kernel.name} --stage {stage}"
         raise ManifestError(message, remedy=remedy)
     tile_ir, ptx = ("", "") if variant.ptx is None else stored_ptx.split(variant.ptx)
