@@ -13,6 +13,7 @@ from aotc.target import parse as parse_target
 
 if TYPE_CHECKING:
     from aotc.backend.debug import LineTable
+    from aotc.edited_stage import EditedStage
     from aotc.ir.core import Kernel
     from aotc.ir.diagnostics import CompileError
 
@@ -24,11 +25,20 @@ LISTINGS = ("sass", "sections")
 
 
 def disassemble(cubin: bytes, listing: str = "sass") -> str:
-    """Return a listing of a cubin. Raises: IRError if it is none."""
+    """Return a listing of a cubin. Raises: IRError if it is none.
+
+    Besides `LISTINGS` there are "lines", code with lines of the source, and "registers", code with
+    the number of live registers.
+    """
     from aotc import backend  # noqa: PLC0415 - start-up time
 
     is_whole = listing == "sections"
-    return backend.disassemble(cubin, with_lines=is_whole, is_whole=is_whole)
+    return backend.disassemble(
+        cubin,
+        with_lines=is_whole or listing == "lines",
+        is_whole=is_whole,
+        with_registers=listing == "registers",
+    )
 
 
 def disassemble_located(ptx: str, target: str) -> str:
@@ -78,8 +88,8 @@ def stage_content(request: CompileRequest, stage: str) -> str | bytes:
     return _advance(translation.kernel, "tile", stage, request)
 
 
-def continue_from(stage: str, text: str, goal: str, request: CompileRequest) -> str | bytes:
-    """Return the stage `goal`, made from `text`, the text of an earlier stage.
+def continue_from(edited: EditedStage, goal: str, request: CompileRequest) -> str | bytes:
+    """Return the stage `goal`, made from the text of an earlier stage.
 
     Of `request`, only the target and the configuration count.
 
@@ -87,8 +97,9 @@ def continue_from(stage: str, text: str, goal: str, request: CompileRequest) -> 
     """
     from aotc.ir.text import parse_kernel  # noqa: PLC0415
 
-    state = parse_kernel(text) if stage in ("tile", "gpu") else text
-    return _advance(state, stage, goal, request)
+    is_ir = edited.stage in ("tile", "gpu")
+    state = parse_kernel(edited.text, edited.file) if is_ir else edited.text
+    return _advance(state, edited.stage, goal, request)
 
 
 def _advance(state: Kernel | str, stage: str, goal: str, request: CompileRequest) -> str | bytes:

@@ -14,6 +14,7 @@ import pytest
 import aotc
 from aotc import backend
 from aotc.compiler import CompiledKernel, compile_kernel
+from aotc.edited_stage import EditedStage, TextStage
 from aotc.ir.diagnostics import CompileError, ResourceError
 from aotc.limits import COMPILE_LIMITS
 from aotc.package.archive.layout import LIMITS
@@ -52,10 +53,10 @@ def test_every_stage_has_a_text() -> None:
 
 
 @pytest.mark.parametrize("start", TEXT_STAGES)
-def test_a_stage_is_read_back_and_continued_from(start: str) -> None:
-    text = stage_text(REQUEST, start)
+def test_a_stage_is_read_back_and_continued_from(start: TextStage) -> None:
+    edited = EditedStage(start, stage_text(REQUEST, start), "k.txt")
     for goal in (*TEXT_STAGES[TEXT_STAGES.index(start) :], *LISTINGS, "cubin"):
-        assert continue_from(start, text, goal, REQUEST) == stage_content(REQUEST, goal), goal
+        assert continue_from(edited, goal, REQUEST) == stage_content(REQUEST, goal), goal
 
 
 def test_equal_requests_give_equal_artifacts() -> None:

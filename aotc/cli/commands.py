@@ -121,6 +121,13 @@ def commands() -> None:
 @click.option("--only-tuned", is_flag=True, help="Leave out configs that no selection names first.")
 @with_a_cache
 @on_a_cluster
+@click.option(
+    *("--from", "stage_path"),
+    metavar="FILE.STAGE",
+    type=FILE,
+    help="Compile a variant from this stage of `aotc dump`, edited.",
+)
+@click.option("--variant", metavar="LABEL", default="", help="With --from: which, by its label.")
 @click.option("--plan", "is_plan", is_flag=True, help="Say what a build would do, and how long.")
 @click.option("--strict", "is_strict", is_flag=True, help="Refuse values that `aotc init` guessed.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the compiler's remarks.")
@@ -146,6 +153,8 @@ def build(
     no_tuning: bool,
     only_tuned: bool,
     address: str | None,
+    stage_path: str | None,
+    variant: str,
     is_plan: bool,
     is_strict: bool,
     verbose: bool,
@@ -155,6 +164,7 @@ def build(
 ) -> int:
     """Build the kernels of MANIFEST (default: kernels.toml) into an archive."""
     from aotc.compiler import compile_variant  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.edited_stage import EditedStage  # noqa: PLC0415
     from aotc.package.builder import run as builds  # noqa: PLC0415
     from aotc.package.builder.workers import Failure, default_jobs  # noqa: PLC0415
     from aotc.package.manifest.read import load  # noqa: PLC0415
@@ -162,6 +172,8 @@ def build(
     if no_tuning and (tuning is not None or only_tuned):
         other = "--only-tuned" if tuning is None else "--tuning"
         raise click.UsageError(f"--no-tuning and {other} contradict each other")
+    if variant and stage_path is None:
+        raise click.UsageError("--variant is the one that --from compiles: give --from FILE.STAGE")
     start = time.monotonic()
     options = builds.BuildOptions(
         output=Path(output),
@@ -177,6 +189,8 @@ def build(
         without=without,
         has_selections=not no_tuning,
         only_tuned=only_tuned,
+        edited=EditedStage.read(stage_path) if stage_path is not None else None,
+        edited_variant=variant,
     )
     listener = listener_for(is_json=is_json, doing="compiling")
     try:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["commands"]
 
 _STAGES = ("tile", "gpu", "llvm", "ptx", "sass", "sections", "cubin")
-_STAGE_SUFFIXES = {f".{stage}": stage for stage in _STAGES[:4]}
 _SET_HELP = "Set a constant, a config key, a type variable or an argument's type; repeatable."
 _MAX_GUESSES = 8
 
@@ -84,6 +83,7 @@ def dump(
     from there.
     """
     from aotc import stages  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.edited_stage import SUFFIXES, EditedStage  # noqa: PLC0415
     from aotc.package.inspect import archived, stage_file  # noqa: PLC0415
     from aotc.package.text_output import make_folder, write_text  # noqa: PLC0415
 
@@ -93,8 +93,9 @@ def dump(
     if _is_archive(kernel, variant, target, without, settings):
         archived_variant = archived.find_variant(kernel, variant or "")
         content = archived.stage_content(kernel, *archived_variant, stage)
-    elif (start := _STAGE_SUFFIXES.get(Path(kernel).suffix)) is not None:
-        content = stage_file.go_on(kernel, start, stage, target, _settings(settings), without)
+    elif Path(kernel).suffix in SUFFIXES:
+        edited = EditedStage.read(kernel)
+        content = stage_file.go_on(edited, stage, target, _settings(settings), without)
     else:
         request = _request(kernel, target, settings, without)
         if stage == "sections":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from aotc import cli
+from aotc.compiler import compile_variant
 from tests.support.command_line import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_worker")
@@ -130,3 +133,104 @@ def test_a_file_without_a_kernel_lists_its_kernels(folder: Path, run: Any) -> No
     code, _, err = run("explain", "k.py")
     assert code == 1
     assert "  help: its kernels: k.py:scale, k.py:open_ended\n" in err
+
+
+MANIFEST = """\
+[package]
+name = "demo"
+version = "0.1.0"
+targets = ["sm_90a"]
+[[kernel]]
+source = "k.py:scale"
+[kernel.signature]
+x_ptr = "*fp32:16"
+y_ptr = "*fp32:16"
+n = "i32"
+factor = "fp32"
+[kernel.constants]
+BLOCK = 256
+[kernel.configs]
+num_warps = [2, 4]
+"""
+
+
+@pytest.fixture
+def build(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Build with the real compiler, and return exit code and standard error."""
+
+    def build(*args: str) -> tuple[int, str]:
+        code = cli.run(["build", "--cache-dir", "cache", "-j", "1", *args], compile_variant)
+        return code, capsys.readouterr().err
+
+    return build
+
+
+@pytest.mark.parametrize("stage", ["tile", "gpu", "llvm", "ptx"])
+def test_a_build_takes_an_edited_stage_for_one_variant(
+    folder: Path, run: Any, build: Any, stage: str
+) -> None:
+    (folder / "kernels.toml").write_text(MANIFEST)
+    assert build()[0] == 0
+    args = ("--variant", "num_warps=4")
+    before = [dump(run, "dist/demo.aotc", "sass", "--variant", f"num_warps={w}") for w in (2, 4)]
+    dump(run, "kernels.toml:scale", stage, "--set", "num_warps=4", "-o", f"k.{stage}")
+    path = folder / f"k.{stage}"
+    path.write_text(_edited(path.read_text(), stage))
+    code, err = build("--from", path.name, *args)
+    assert code == 0, err
+    assert (
+        f"warning: scale sm_90a num_warps=4 is compiled from k.{stage}, not from its source" in err
+    )
+    assert "(1 compiled, 1 cached, " in err
+    after = [dump(run, "dist/demo.aotc", "sass", "--variant", f"num_warps={w}") for w in (2, 4)]
+    assert after[0] == before[0]
+    assert "FMUL" in before[1]
+    assert "FMUL" not in after[1]
+    remarks = run("explain", "dist/demo.aotc", *args)[1]
+    assert f"k.{stage}: compiled from this {stage}, edited by hand" in remarks
+    assert "(0 compiled, 2 cached, " in build()[1]
+
+
+def _edited(text: str, stage: str) -> str:
+    """Return a stage that adds where it multiplied floats."""
+    if stage in ("tile", "gpu"):
+        lines = text.split("\n")
+        changed = [
+            line.replace("arith.mul", "arith.add") if "fp32" in line and "tile<" in line else line
+            for line in lines
+        ]
+        assert changed != lines
+        return "\n".join(changed)
+    word = {"llvm": ("fmul", "fadd"), "ptx": ("mul.f32", "add.f32")}[stage]
+    assert word[0] in text
+    return text.replace(*word)
+
+
+def test_a_mistake_in_an_edited_stage_of_a_build(folder: Path, run: Any, build: Any) -> None:
+    (folder / "kernels.toml").write_text(MANIFEST)
+    dump(run, "kernels.toml:scale", "tile", "-o", "k.tile")
+    text = (folder / "k.tile").read_text()
+    (folder / "k.tile").write_text(re.sub(r"%n\b", "%m", text))
+    code, err = build("--from", "k.tile", "--variant", "num_warps=2")
+    assert code == 1
+    assert (
+        "k.tile:1:1: error: expected @scale(x_ptr: *fp32, y_ptr: *fp32, n: i32, factor: fp32), got"
+        in err
+    )
+    code, err = build("--from", "k.tile")
+    assert code == 1
+    assert "expected one variant of kernels.toml, got 2" in err
+    dump(run, "kernels.toml:scale", "ptx", "--set", "num_warps=2", "-o", "k.ptx")
+    text = (folder / "k.ptx").read_text()
+    (folder / "k.ptx").write_text(
+        text.replace(".param .f32 scale_param_3", ".param .f64 scale_param_3")
+    )
+    code, err = build("--from", "k.ptx", "--variant", "num_warps=2")
+    assert (code, "internal error" in err) == (1, False)
+    (folder / "k.ptx").write_text(text.replace("ld.global", "ld.globe"))
+    code, err = build("--from", "k.ptx", "--variant", "num_warps=2")
+    assert code == 1
+    assert "k.ptx:" in err
+    assert "error: expected ptx of a kernel: " in err
+    assert build("--from", "k.py")[1].startswith("error: expected a stage (FILE.tile, FILE.gpu, ")
+    assert build("--variant", "a")[0] == cli.EXIT_USAGE

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_variant
+from aotc.edited_stage import EditedStage
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.limits import HOPELESS_REGISTERS, HOPELESS_SPILL_BYTES, CompileLimits
 from aotc.package.archive.index import Archive, ArchiveError, Kernel
-from aotc.package.archive.label import member_label
+from aotc.package.archive.label import member_label, one_label
 from aotc.package.builder.assemble import Assembled, assemble, not_served
 from aotc.package.builder.index_limits import IndexLimit, index_limits
 from aotc.package.builder.outputs import known_host, write_files
@@ -73,7 +74,8 @@ class BuildOptions:
     the targets. With `has_shared_frames` cubins of a kernel are compressed together, else each
     alone, and without `is_compressed` not at all. `tuning` has measured times, used to fit the
     archive's selections; without `has_selections` there are none. `only_tuned` leaves out configs
-    that no selection ranks first.
+    that no selection ranks first. An `edited` stage takes the place of the compiler's own, in the
+    variant labelled `edited_variant`, or with its words.
     """
 
     output: Path
@@ -90,6 +92,8 @@ class BuildOptions:
     tuning: TuningTable | None = None
     has_selections: bool = True
     only_tuned: bool = False
+    edited: EditedStage | None = None
+    edited_variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +309,19 @@ class _Build:
                 self.planned.append(planned)
                 self.dropped += planned.expansion.dropped
                 self.num_variants += len(planned.tasks)
+        if self.options.edited is not None:
+            self._edit(self.options.edited)
+
+    def _edit(self, edited: EditedStage) -> None:
+        """Give the chosen variant its edited stage. Raises: ManifestError."""
+        labels = {task.label: task for planned in self.planned for task in planned.tasks}
+        task = labels[one_label(labels, self.options.edited_variant, self.manifest.path)]
+        after = replace(task, request=replace(task.request, edited=edited))
+        self.planned = [
+            replace(planned, tasks=tuple(after if one is task else one for one in planned.tasks))
+            for planned in self.planned
+        ]
+        self.listener.warned(f"{task.label} is compiled from {edited.file}, not from its source")
 
     def compile(self) -> None:
         # Two kernels of the manifest may need the same compile; it runs once.

@@ -15,10 +15,9 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.package.archive import file as archives
 from aotc.package.archive import stored_ptx
 from aotc.package.archive.index import Kernel, Variant
-from aotc.package.archive.label import variant_label
+from aotc.package.archive.label import one_label, variant_label
 
 SUFFIX = ".aotc"
-_MAX_LISTED = 8
 
 
 def find_variant(path: str, words: str) -> tuple[Kernel, Variant]:
@@ -34,18 +33,7 @@ def find_variant(path: str, words: str) -> tuple[Kernel, Variant]:
         for kernel in archive.kernels
         for variant in kernel.variants
     }
-    if words in labels:
-        return labels[words]
-    label_words = set(words.split())
-    matching = [label for label in labels if label_words <= set(label.split())]
-    if len(matching) == 1:
-        return labels[matching[0]]
-    candidates = matching or list(labels)
-    rest = len(candidates) - _MAX_LISTED
-    label_list = "; ".join(candidates[:_MAX_LISTED]) + (f"; and {rest} more" if rest > 0 else "")
-    actual = f"{words!r}, which fits {len(matching) or 'none'}" if words else f"{len(matching)}"
-    message = f"expected one variant of {path}, got {actual}"
-    raise ManifestError(message, remedy=f"name it by words of its label: --variant: {label_list}")
+    return labels[one_label(labels, words, path)]
 
 
 def stage_content(path: str, kernel: Kernel, variant: Variant, stage: str) -> str | bytes:
