@@ -449,12 +449,16 @@ def check(
 @commands.command()
 @click.argument("archive", type=FILE)
 @click.option("--tuning", "is_tuning", is_flag=True, help="Show which config launches take.")
+@click.option("--html", "page", metavar="FILE", type=FILE, help="Write a page of the code, too.")
+@click.option("--variant", metavar="LABEL", type=VARIANT, help="Of a page: this variant's code.")
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
 @_debug
 def inspect(
     *,
     archive: str,
     is_tuning: bool,
+    page: str | None,
+    variant: str | None,
     is_json: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
@@ -466,6 +470,13 @@ def inspect(
     path = Path(archive)
     content = archives.read(path)
     size_bytes = path.stat().st_size
+    if variant is not None and not page:
+        raise click.UsageError("--variant is of a page: give --html FILE")
+    if page:
+        from aotc.package.inspect.archive_page import archive_page  # noqa: PLC0415
+        from aotc.package.text_output import write_text  # noqa: PLC0415
+
+        write_text(Path(page), archive_page(content, size_bytes, variant))
     if is_json:
         show(json.dumps(views.describe(content, size_bytes), indent=2))
     else:

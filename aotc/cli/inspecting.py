@@ -186,6 +186,7 @@ def _settings(settings: Sequence[str]) -> dict[str, str]:
 @click.argument("kernel", metavar="SOURCE.py:KERNEL|MANIFEST:KERNEL|ARCHIVE", type=KernelOfFile())
 @_of_a_compile
 @_variant
+@click.option("--html", "page", metavar="FILE", type=FILE, help="Write a page of the source, too.")
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
 @quietly
 @_debug
@@ -196,6 +197,7 @@ def explain(
     without: tuple[str, ...],
     settings: tuple[str, ...],
     variant: str | None,
+    page: str | None,
     is_json: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
@@ -204,9 +206,20 @@ def explain(
     from aotc.package.inspect.archived import find_variant  # noqa: PLC0415
 
     if _is_archive(kernel, variant, target, without, settings):
+        root = ""
         explanation = explaining.explain_variant(*find_variant(kernel, variant or ""))
     else:
-        explanation = explaining.explain(_request(kernel, target, settings, without))
+        request = _request(kernel, target, settings, without)
+        root = Path(kernel.rpartition(":")[0]).parent.as_posix()
+        explanation = explaining.explain(replace(request, line_root=root) if page else request)
+    if page:
+        from aotc.package.inspect.kernel_page import explanation_page  # noqa: PLC0415
+        from aotc.package.inspect.source_lines import lines_of  # noqa: PLC0415
+        from aotc.package.text_output import write_text  # noqa: PLC0415
+
+        remarks = explanation.metadata.remarks
+        lines = lines_of(explanation.cubin, remarks, root, explanation.ir)
+        write_text(Path(page), explanation_page(explanation, lines))
     if is_json:
         show(json.dumps(explaining.describe(explanation), indent=2))
     else:

@@ -31,6 +31,7 @@ def instructions_of(cubin: bytes) -> list[Instruction]:
     function, file, line = "", "", 0
     for text in stages.disassemble(cubin, "lines").splitlines():
         if (match := _FUNCTION.match(text)) is not None:
+            _drop_padding(instructions)
             function, file, line = match["name"], "", 0
         elif (match := _PLACE.match(text)) is not None:
             file, line = match["file"], int(match["line"])
@@ -38,7 +39,14 @@ def instructions_of(cubin: bytes) -> list[Instruction]:
             address = int(match["address"], 16)
             count = live.get((function, address), 0)
             instructions.append(Instruction(address, match["text"], file, line, count))
+    _drop_padding(instructions)
     return instructions
+
+
+def _drop_padding(instructions: list[Instruction]) -> None:
+    """Drop the instructions after the end of a function, which fill its last cache line."""
+    while instructions and instructions[-1].text == "NOP":
+        instructions.pop()
 
 
 def _live_registers(listing: str) -> dict[tuple[str, int], int]:
