@@ -41,6 +41,13 @@ def disassemble(cubin: bytes, listing: str = "sass") -> str:
     )
 
 
+def without_lines(cubin: bytes) -> bytes:
+    """Return a cubin without tables of lines; its code stays."""
+    from aotc import backend  # noqa: PLC0415 - start-up time
+
+    return backend.without_lines(cubin)
+
+
 def disassemble_located(ptx: str, target: str) -> str:
     """Assemble PTX with line numbers of its source; return SASS with line numbers too."""
     from aotc import backend  # noqa: PLC0415 - start-up time

@@ -39,6 +39,7 @@ from aotc.package.builder.workers import (
 )
 from aotc.package.cache.compile_times import CompileTimes, seconds_of
 from aotc.package.cache.fit import fit_problem
+from aotc.package.cache.shared_compiles import find_shared
 from aotc.package.cache.store import Cache, CachedKernel
 from aotc.package.emit.sources import KernelSource, tuned_entries
 from aotc.package.manifest.configs import AutotuneReader
@@ -46,6 +47,7 @@ from aotc.package.manifest.spec import KernelSpec, Manifest
 from aotc.package.manifest.variant_grid import Expansion, VariantSpec, expand
 from aotc.package.tuning.packing import estimated, fitted, joined, only_tuned, stale
 from aotc.package.tuning.table import TuningTable
+from aotc.stages import without_lines
 from aotc.target import Target
 
 _USERS_ARCHIVE_ERRORS = ("IO", "LIMIT")
@@ -250,8 +252,15 @@ def expand_all(
 
 def _request_options(manifest: Manifest, options: BuildOptions) -> dict[str, Any]:
     """Return the fields of every request set by options."""
-    folder = Path(manifest.path).parent.as_posix()
-    return {"with_ptx": options.with_ptx, "line_root": folder if options.lineinfo else None}
+    # With lines also for a build without: it shares compiles with others, and leaves them out later.
+    return {"with_ptx": options.with_ptx, "line_root": Path(manifest.path).parent.as_posix()}
+
+
+def _without_lines(kernel: CachedKernel) -> CachedKernel:
+    """Return a compiled kernel and its fallback without tables of lines."""
+    fallback = None if kernel.fallback is None else _without_lines(kernel.fallback)
+    cubin = without_lines(kernel.cubin) if kernel.cubin else b""
+    return replace(kernel, cubin=cubin, fallback=fallback)
 
 
 def _expanded(
@@ -353,7 +362,7 @@ class _Build:
         if self.cache is not None:
             self.cache.prepare(tasks)
             for request, task in tasks.items():
-                kernel = self.cache.find(request)
+                kernel = find_shared(self.cache, request)
                 problem = "" if kernel is None else fit_problem(kernel, request)
                 if problem:
                     self.listener.warned(
@@ -424,13 +433,17 @@ class _Build:
                     first.setdefault((number, task.request.target), task)
         return {task.request: task for task in first.values()}
 
+    def _result_of(self, request: CompileRequest) -> CachedKernel:
+        kernel = self.compiled[request]
+        return kernel if self.options.lineinfo else _without_lines(kernel)
+
     def finish(self) -> BuildResult:
         records: list[Kernel] = []
         sources: dict[str, KernelSource] = {}
         for planned in self.planned:
             variants = zip(planned.expansion.variants, planned.tasks, strict=True)
             compiled = [
-                (spec, self.compiled[task.request])
+                (spec, self._result_of(task.request))
                 for spec, task in variants
                 if task.request in self.compiled
             ]
