@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
+from aotc.edited_stage import EditedStage, mistakes_of
 from aotc.ir.diagnostics import (
     CompileError,
     IRError,
@@ -62,7 +63,8 @@ class CompileRequest:
     `facts` are the source's answers about the GPU, where they differ from the target's row. Without
     `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
     libdevice's functions keep subnormals. `limits` bound the compile's resources. `captured` are
-    constants from the functions around the kernel's definition.
+    constants from the functions around the kernel's definition. An `edited` stage takes the place
+    of the compiler's own.
     """
 
     source: str
@@ -81,6 +83,7 @@ class CompileRequest:
     enable_reflect_ftz: bool = True
     limits: CompileLimits = DEFAULT_LIMITS
     captured: tuple[tuple[str, object], ...] = ()
+    edited: EditedStage | None = None
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,14 @@ def compile_kernel(
     keep_asm = keep_asm or request.with_ptx
     limits = request.limits
     target = check_request(request)
-    with backend.Ptxas(target, mebibytes=limits.ptxas_mebibytes, reuses=reuses) as ptxas:
+    with (
+        backend.Ptxas(target, mebibytes=limits.ptxas_mebibytes, reuses=reuses) as ptxas,
+        mistakes_of(request.edited),
+    ):
         ptx_stage = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer, reuses=reuses)
         assembly = _assemble(ptx_stage, limits, ptxas, reuses=reuses)
+        places = backend.param_places(assembly.cubin, ptx_stage.kernel.name)
+        params = _placed(_param_slots(ptx_stage), places)
     if request.line_root is not None:
         assembly = replace(assembly, cubin=backend.without_ptx_lines(assembly.cubin))
     timings.lap("ptxas")
@@ -153,12 +161,12 @@ def compile_kernel(
         registers=assembly.registers,
         spill_bytes=assembly.spill_bytes,
         stack_bytes=assembly.stack_bytes,
-        params=_placed(_param_slots(ptx_stage), backend.param_places(assembly.cubin, kernel.name)),
+        params=params,
         remarks=_lines(
             translation.remarks,
             translation.prints,
             ptx_stage.gpu_kernel.schedule.remarks,
-            [hazard, crash, _length_note(kernel, assembly)],
+            [_edit_note(request), hazard, crash, _length_note(kernel, assembly)],
             spilled,
         ),
         ptxas_warnings=assembly.warnings,
@@ -178,7 +186,7 @@ def compile_kernel(
         work=count_work(kernel),
     )
     asm = {**ptx_stage.asm, "llvm": ptx_stage.gpu_kernel.lowered.llvm_ir, "ptx": ptx_stage.ptx}
-    if request.with_ptx:
+    if request.with_ptx and (request.edited is None or request.edited.stage in ("tile", "gpu")):
         # Separate from the cubin's own: its debug sections would name the source.
         located = backend.lower_kernel(
             kernel,
@@ -247,6 +255,16 @@ def _assemble(
         peak = find_peak(ptx_stage.kernel)
         message = f"{error.reason}; {peak}"
         raise CompileError(message, peak.loc, remedy=large_remedy()) from None
+
+
+def _edit_note(request: CompileRequest) -> str:
+    """Return the remark on an edited stage, or ""."""
+    edited = request.edited
+    return (
+        ""
+        if edited is None
+        else f"{edited.file}: compiled from this {edited.stage}, edited by hand"
+    )
 
 
 def _crash_note(kernel: Kernel, assembly: Assembly) -> str:
@@ -405,6 +423,8 @@ def _to_ptx(
     timings.lap("import")
     target = check_request(request)
     translation = translate_request(request)
+    if request.edited is not None and request.edited.stage == "tile":
+        translation = replace(translation, kernel=request.edited.kernel(translation.kernel))
     timings.lap("frontend")
     kernel = translation.kernel
     access = parameter_access(kernel)

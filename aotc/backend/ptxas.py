@@ -436,11 +436,13 @@ def disassemble(
     *,
     with_lines: bool = False,
     is_whole: bool = False,
+    with_registers: bool = False,
     timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS,
 ) -> str:
     """Return the SASS of a cubin, one instruction per line; `with_lines` adds source lines.
 
-    With `is_whole` all sections are printed, not only code, and lines come with their calls.
+    With `is_whole` all sections are printed, not only code, and lines come with their calls. With
+    `with_registers`, each instruction has its number of live registers, and there are no lines.
 
     Raises: IRError if it is not a cubin.
     """
@@ -448,6 +450,7 @@ def disassemble(
     options = [
         *([] if is_whole else ["-c"]),
         *([f"-g{'i' if is_whole else ''}"] if with_lines else []),
+        *(["-lrm", "count"] if with_registers else []),
     ]
     with _make_folder() as folder:
         source = Path(folder, "kernel.cubin")

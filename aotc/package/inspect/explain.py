@@ -10,7 +10,7 @@ Invariant: text and data come from one `Explanation`, so they cannot differ.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from aotc import target as targets
@@ -89,7 +89,7 @@ class Explanation:
 
     `accesses` is None for a variant: an archive does not hold the IR they are read from.
     `condition` is the launcher's condition to pick this kernel; otherwise it picks the same kernel
-    without tensor maps. Empty: it always picks this one.
+    without tensor maps. Empty: it always picks this one. `ir` is the gpu IR of a compile.
     """
 
     request: CompileRequest
@@ -97,6 +97,8 @@ class Explanation:
     occupancy: Occupancy
     accesses: tuple[MemoryAccess, ...] | None
     condition: str = ""
+    cubin: bytes = field(default=b"", repr=False)
+    ir: Kernel | None = field(default=None, repr=False, compare=False)
 
     @property
     def mapped(self) -> tuple[str, ...]:
@@ -112,18 +114,21 @@ def explain(request: CompileRequest) -> Explanation:
     could use it.
     """
     accesses: tuple[MemoryAccess, ...] = ()
+    ir: Kernel | None = None
 
     def look(_name: str, kernel: Kernel) -> None:
-        nonlocal accesses
+        nonlocal accesses, ir
         accesses = _accesses(kernel)  # the IR after the last pass still has the lowered accesses
+        ir = kernel
 
-    metadata = compile_kernel(request, observer=Observer(on_pass=look)).metadata
+    compiled = compile_kernel(request, observer=Observer(on_pass=look))
+    metadata = compiled.metadata
     condition = launch_condition(request, metadata.guards, metadata.params)
     if condition == NEVER:
         return explain(replace(request, map_pointers=False))
     residency = occupancy(metadata, targets.parse(request.target))
     where = "" if condition is None else to_text(condition)
-    return Explanation(request, metadata, residency, accesses, where)
+    return Explanation(request, metadata, residency, accesses, where, compiled.cubin, ir)
 
 
 def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
@@ -161,7 +166,7 @@ def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
     )
     residency = occupancy(metadata, targets.parse(variant.target))
     where = "" if variant.condition is None else to_text(variant.condition)
-    return Explanation(request, metadata, residency, None, where)
+    return Explanation(request, metadata, residency, None, where, variant.cubin)
 
 
 def _types(kernel: ArchivedKernel, variant: Variant) -> tuple[tuple[str, str], ...]:
