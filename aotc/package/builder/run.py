@@ -102,7 +102,8 @@ _READ = re.compile(r" (?P<name>\S+) is read as (?P<value>[^;]+);")
 class BuildResult:
     """The result of a build; `archive` is None and `files` is empty if nothing was written.
 
-    With `is_held_back` there is something to write, if the caller asks for a partial result.
+    With `is_held_back` there is something to write, if the caller asks for a partial result. `inputs`
+    are the paths of the manifests and of all source files compiled.
     """
 
     archive: Archive | None
@@ -114,6 +115,7 @@ class BuildResult:
     failures: tuple[Failure, ...]
     ran: tuple[Ran, ...] = ()
     is_held_back: bool = False
+    inputs: tuple[str, ...] = ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -438,7 +440,14 @@ class _Build:
             failures=tuple(self.failures),
             ran=tuple(self.ran),
             is_held_back=is_held_back,
+            inputs=self._inputs(),
         )
+
+    def _inputs(self) -> tuple[str, ...]:
+        kernels = list(self.compiled.values())
+        kernels += [kernel.fallback for kernel in kernels if kernel.fallback is not None]
+        compiled = {path for kernel in kernels for path, _ in kernel.metadata.source_files}
+        return tuple(sorted({*self.manifest.inputs, *compiled}))
 
     def _tuned(self, assembled: Assembled) -> Kernel:
         """Return a kernel with its selections, and only the variants asked for."""

@@ -136,6 +136,7 @@ class _Reader:
             package.without,
             package.facts,
             tuple(tuned),
+            tuple(path for path, _ in included),
         )
 
     def package(self, package: Table) -> _Package:

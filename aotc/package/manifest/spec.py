@@ -196,7 +196,8 @@ class Manifest:
     """A whole manifest; `path` is its file.
 
     `without` names the target features not used by the package. `facts` answer the source's queries
-    about the GPU, by target; `tuned` holds the autotuners' chosen configs.
+    about the GPU, by target; `tuned` holds the autotuners' chosen configs. `included` lists the files
+    of other manifests.
     """
 
     path: str
@@ -209,6 +210,13 @@ class Manifest:
         default_factory=dict[str, tuple[tuple[str, Constant], ...]]
     )
     tuned: tuple[TunedConfig, ...] = ()
+    included: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Paths of the manifests, and of the sources named in them."""
+        named = (*self.kernels, *self.tuned)
+        return (self.path, *self.included, *(table.source for table in named))
 
     def targets_for(self, names: Sequence[str], without: Sequence[str]) -> tuple[Target, ...]:
         """Return the named targets, or all of the package's if none is named.
