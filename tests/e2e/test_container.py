@@ -18,6 +18,8 @@ from tests.support import fake_gpu
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide" / "serving-cpp.md"
+# A container has /proc, and its mounts end with it.
+ENTER = 'mount -t proc proc "$1/proc" && exec chroot "$1" /bin/sh -c "$2"'
 # Of the machine, as Docker gives them to a container: names are resolved, certificates known.
 SHARED = ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt")
 
@@ -61,7 +63,7 @@ class Stage:
 
     def __init__(self, root: Path, base: Path) -> None:
         self.root = root
-        shutil.copytree(base, root, symlinks=True, ignore_dangling_symlinks=True)
+        subprocess.run(["cp", "-a", base, root], check=True, timeout=300)  # devices stay devices
         for path in SHARED:
             (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, root / path[1:])
@@ -69,7 +71,7 @@ class Stage:
     def run(self, command: str) -> str:
         environment = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
         process = subprocess.run(
-            ["chroot", self.root, "/bin/sh", "-c", command],
+            ["unshare", "--mount", "sh", "-c", ENTER, "sh", self.root, command],
             env={**environment, "DEBIAN_FRONTEND": "noninteractive"},
             capture_output=True,
             text=True,
@@ -143,29 +145,26 @@ def test_the_steps_of_the_dockerfile(tmp_path: Path, base: Path) -> None:
             elif instruction == "RUN":
                 stage.run(rest)
 
-    serving = built["serving"]
+    check_server(built["serving"], built["building"])
+
+
+def check_server(serving: Stage, building: Stage) -> None:
+    """Run the server in the stage that serves, on the fake driver."""
     for program in ("python3", "cc", "gcc", "c++", "ld", "nvcc"):
         assert serving.run(f"command -v {program} || echo none") == "none\n"
-    libraries = set(re.findall(r"lib[\w+-]+(?=\.so)", serving.run("ldd /usr/local/bin/server")))
-    assert libraries <= {
-        "libcudart",
-        "libc",
-        "libm",
-        "libgcc_s",
-        "libstdc++",
-        "libdl",
-        "libpthread",
-    }
+    libraries = serving.run("ldd /usr/local/bin/server")
+    assert "libcudart.so.13" in libraries
+    assert not re.search(r"not found|libzstd|libaotc|libcuda\.so", libraries)
 
     fake = serving.root / "opt" / "fake"
-    fake.mkdir(parents=True)
-    driver = fake_gpu.build(fake)
-    headers = [f"-I{_inside(built['building'].root / 'opt/cuda/include', built['building'].root)}"]
+    fake.mkdir(parents=True, exist_ok=True)
+    fake_gpu.build(fake)
+    headers = [f"-I{_inside(building.root / 'opt/cuda/include', building.root)}"]
     headers += [f"-I{fake_gpu.TESTS / 'fake_cuda'}", f"-I{ROOT / 'runtime_c' / 'include'}"]
     source = Path(__file__).parent / "fake_cudart.c"
-    output = ["-Wl,-rpath,$ORIGIN", "-o", str(fake / "libcudart.so.13")]
+    output = [f"-L{fake}", "-l:libcuda.so.1", "-o", str(fake / "libcudart.so.13")]
     compiler = ["cc", "-std=gnu11", "-O1", "-shared", "-fPIC", *headers]
-    subprocess.run([*compiler, str(source), str(driver), *output], check=True, timeout=120)
+    subprocess.run([*compiler, str(source), *output], check=True, timeout=120)
     text = serving.run("LD_LIBRARY_PATH=/opt/fake server 2>&1")
-    assert text.startswith("served")
+    assert "served\n" in text
     assert "launches: 2, live libraries: 0, violation: none" in text
