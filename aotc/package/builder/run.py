@@ -425,7 +425,9 @@ class _Build:
             names = [kernel.name for kernel in manifest.kernels]
             for warning in stale(self.options.tuning, records, names):
                 self.listener.warned(warning)
-        result = Archive(manifest.name, manifest.version, tuple(records), toolchain_text())
+        result = Archive(
+            manifest.name, manifest.version, tuple(records), toolchain_text(manifest.toolchain)
+        )
         files: tuple[Path, ...] = ()
         is_held_back = bool(records and self.failures) and not self.options.keep_going
         if records and not is_held_back:

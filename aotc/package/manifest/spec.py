@@ -21,7 +21,7 @@ from aotc.package.manifest.argument_type import ArgumentType
 from aotc.package.manifest.parameters import Function
 from aotc.package.manifest.toml_table import Constant
 from aotc.package.manifest.tuned import TunedConfig
-from aotc.target import Target
+from aotc.target import DEFAULT_TOOLCHAIN, Target
 from aotc.target import parse_set as parse_target_set
 from aotc.tuple_type import TupleType
 
@@ -197,7 +197,7 @@ class Manifest:
 
     `without` names the target features not used by the package. `facts` answer the source's queries
     about the GPU, by target; `tuned` holds the autotuners' chosen configs. `included` lists the files
-    of other manifests.
+    of other manifests. `toolchain` is the CUDA release of ptxas.
     """
 
     path: str
@@ -211,6 +211,7 @@ class Manifest:
     )
     tuned: tuple[TunedConfig, ...] = ()
     included: tuple[str, ...] = ()
+    toolchain: str = DEFAULT_TOOLCHAIN
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -230,9 +231,9 @@ class Manifest:
             dict.fromkeys(target for name in names for target in parse_target_set(name))
         )
         return tuple(
-            replace(target, facts=self.facts.get(target.name, ())).excluding(
-                [*self.without, *without]
-            )
+            replace(target, facts=self.facts.get(target.name, ()))
+            .excluding([*self.without, *without])
+            .assembled_by(self.toolchain)
             for target in targets or self.targets
         )
 
