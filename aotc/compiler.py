@@ -29,7 +29,7 @@ from aotc.ir.params import TensorSource, whole_rows
 from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits, split_limits
 from aotc.live_functions import captured, locate, named_constant
 from aotc.metadata import Metadata, ParamSlot, TensorMapSpec
-from aotc.target import Feature, Target
+from aotc.target import DEFAULT_TOOLCHAIN, Feature, Target
 from aotc.target import parse as parse_target
 from aotc.timings import Timings
 
@@ -64,7 +64,7 @@ class CompileRequest:
     `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
     libdevice's functions keep subnormals. `limits` bound the compile's resources. `captured` are
     constants from the functions around the kernel's definition. An `edited` stage takes the place
-    of the compiler's own.
+    of the compiler's own. `toolchain` is the CUDA release of ptxas.
     """
 
     source: str
@@ -84,6 +84,7 @@ class CompileRequest:
     limits: CompileLimits = DEFAULT_LIMITS
     captured: tuple[tuple[str, object], ...] = ()
     edited: EditedStage | None = None
+    toolchain: str = DEFAULT_TOOLCHAIN
 
 
 @dataclass(frozen=True)
@@ -505,6 +506,7 @@ def check_request(request: CompileRequest) -> Target:
     """Return the target of a valid request. Raises: CompileError otherwise."""
     try:
         target = parse_target(str(request.target)).excluding(request.without)
+        target = target.assembled_by(request.toolchain)
     except ManifestError as error:
         raise CompileError(error.message, remedy=error.remedy) from None
     config = request.config

@@ -40,9 +40,9 @@ from pathlib import Path
 
 from aotc.backend.result_cache import ResultCache
 from aotc.backend.stack_pointer import may_overwrite_stack, overwritten_stack
-from aotc.backend.wheels import find_file
+from aotc.backend.wheels import find_file, find_ptxas
 from aotc.ir.diagnostics import DiagnosticError, HostError, IRError, host_error
-from aotc.target import Target
+from aotc.target import DEFAULT_TOOLCHAIN, Target
 
 _DEFAULT_TIMEOUT_SECONDS = 300.0
 _VERSION_TIMEOUT_SECONDS = 30.0
@@ -183,6 +183,7 @@ class Ptxas:
         reuses: bool = False,
     ) -> None:
         self._mebibytes = mebibytes
+        self._toolchain = target.toolchain
         self._folder = _make_folder()
         self._process: subprocess.Popen[str] | None = None
         self._problem: DiagnosticError | IRError | None = None
@@ -192,7 +193,7 @@ class Ptxas:
 
     def _start(self) -> None:
         try:
-            ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
+            ptxas = find_ptxas(self._toolchain)
             self._process = _start([str(ptxas), *self._command], self._folder.name)
             _bound_memory(self._process, self._mebibytes)
         except (DiagnosticError, IRError) as error:
@@ -335,7 +336,7 @@ def assemble(
         FewRegistersError; OverLimitError when ptxas exceeds its time or memory; HostError if the machine
         lacks resources.
     """
-    limits = f"{target.name} {maxnreg}"
+    limits = f"{target.name} {target.toolchain} {maxnreg}"
     cubin = _results.find(ptx, limits) if reuses else None
     if cubin is None:
         cubin = _assemble(ptx, target, started, maxnreg, timeout_seconds, mebibytes)
@@ -474,7 +475,7 @@ def version_text() -> str:
 
     Raises: HostError if it is missing or cannot be started, IRError if it says something else.
     """
-    ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
+    ptxas = find_ptxas(DEFAULT_TOOLCHAIN)
     with _make_folder() as folder:
         status, report = _run([str(ptxas), "--version"], folder, _VERSION_TIMEOUT_SECONDS)
     match = re.search(r"\bV[0-9.]+", report)

@@ -13,8 +13,9 @@ import pytest
 from aotc.backend import assemble, disassemble, ptxas, wheels
 from aotc.backend.ptxas import FewRegistersError, fall_back
 from aotc.backend.result_cache import ResultCache
-from aotc.ir.diagnostics import HostError, IRError
-from aotc.target import TARGETS
+from aotc.ir.diagnostics import HostError, IRError, ManifestError
+from aotc.package.archive.elf import check_cubin, toolchain_of
+from aotc.target import TARGETS, TOOLCHAINS
 from tests.backend.programs import SM_90
 
 HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
@@ -26,7 +27,7 @@ def fake_ptxas(tmp_path, monkeypatch, script: str) -> None:
     fake = tmp_path / "ptxas"
     fake.write_text(f"#!/bin/sh\n{script}")
     fake.chmod(0o755)
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: fake)
 
 
 def test_numbers_are_reported() -> None:
@@ -93,7 +94,7 @@ def test_a_tool_that_is_started_ends_with_its_context(tmp_path, monkeypatch) -> 
 
 
 def test_a_tool_that_cannot_start_is_no_matter_until_it_is_needed(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: tmp_path / "absent")
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: tmp_path / "absent")
     with ptxas.Ptxas(SM_90) as started, pytest.raises(IRError, match="absent cannot be started"):
         started.run(EMPTY, 1.0)
 
@@ -307,7 +308,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_a_tool_that_cannot_run_is_named(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: tmp_path / "absent")
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: tmp_path / "absent")
     with pytest.raises(IRError, match="absent cannot be started"):
         assemble(EMPTY, SM_90)
 
@@ -390,3 +391,24 @@ def test_targets_of_indirect_jumps_are_listed() -> None:
     )
     (jump,) = re.findall(r"BRX .*", disassemble(assemble(body, SM_90).cubin))
     assert jump.count(".L_x_") == 4
+
+
+@pytest.mark.parametrize("toolchain", TOOLCHAINS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_toolchain_assembles_for_the_targets_it_knows(name: str, toolchain: str) -> None:
+    """The PTX is the same for all; the cubin says which one made it."""
+    try:
+        target = TARGETS[name].assembled_by(toolchain)
+    except ManifestError:
+        assert TARGETS[name].ptx_version > TOOLCHAINS[toolchain]
+        return
+    try:
+        wheels.find_ptxas(toolchain)
+    except HostError as error:
+        pytest.skip(error.message)
+    version = "{}.{}".format(*target.ptx_version)
+    text = f".version {version}\n.target {name}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
+    cubin = assemble(text, target).cubin
+    check_cubin(cubin, name, "k")
+    assert toolchain_of(cubin) == toolchain
+    assert "EXIT" in disassemble(cubin)

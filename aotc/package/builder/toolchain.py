@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aotc import __version__
+from aotc.backend.wheels import PTXAS_VERSIONS
+from aotc.target import DEFAULT_TOOLCHAIN
 
 UNKNOWN = "unknown"
 
@@ -37,8 +39,11 @@ COMPILER_FILES = (
 )
 
 
-def installed_versions() -> dict[str, str]:
-    """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" if not installed."""
+def installed_versions(toolchain: str = DEFAULT_TOOLCHAIN) -> dict[str, str]:
+    """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" if not installed.
+
+    The ptxas is that of the CUDA release `toolchain`.
+    """
     versions = {distribution: UNKNOWN for distribution, _ in _TOOLS}
     for folder in sys.path:
         for name in _names(Path(folder)):
@@ -46,6 +51,7 @@ def installed_versions() -> dict[str, str]:
             if name.endswith(".dist-info") and versions.get(distribution) == UNKNOWN:
                 versions[distribution] = version
     tools = {label: versions[distribution] for distribution, label in _TOOLS}
+    tools["ptxas"] = PTXAS_VERSIONS.get(toolchain, tools["ptxas"])
     return {"aotc": __version__, **tools}
 
 
@@ -56,9 +62,10 @@ def _names(folder: Path) -> list[str]:
         return []  # a zip file, or a missing folder
 
 
-def toolchain_text() -> str:
+def toolchain_text(toolchain: str = DEFAULT_TOOLCHAIN) -> str:
     """Return the versions as one line, such as "aotc 0.1.0; llvmlite 0.50.0; ptxas 13.5.37"."""
-    return "; ".join(f"{label} {version}" for label, version in installed_versions().items())
+    versions = installed_versions(toolchain)
+    return "; ".join(f"{label} {version}" for label, version in versions.items())
 
 
 def compiler_digest(package: Path | None = None) -> str:
