@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import aotc
 from aotc.package.manifest.read import load
 from aotc.package.verify.subjects import VerifyOptions, subjects_of_manifest
 from aotc.package.verify.variants import verify_next
@@ -28,18 +29,22 @@ def attend(q_ptr, k_ptr, v_ptr, out_ptr, sum_ptr, scale, n, EXP: tl.constexpr, L
     m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     s = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    for start in range(0, n, BLOCK_N):
-        at = (start + keys)[:, None] * HEAD_DIM + columns
-        is_key = start + keys < n
-        k = tl.load(k_ptr + at, mask=is_key[:, None], other=0.0)
-        scores = tl.where(is_key[None, :], tl.dot(q, k.T) * scale, float("-inf"))
-        new = tl.maximum(m, tl.max(scores, 1))
-        p = EXP(scores - new[:, None])
-        factor = EXP(m - new)
-        s = s * factor + tl.sum(p, 1)
-        v = tl.load(v_ptr + at, mask=is_key[:, None], other=0.0)
-        acc = tl.dot(p.to(v.dtype), v, acc * factor[:, None])
-        m = new
+    whole = n // BLOCK_N * BLOCK_N
+    for is_last in tl.static_range(2):  # whole blocks of keys, then the rest
+        for start in range(whole if is_last else 0, n if is_last else whole, BLOCK_N):
+            at = (start + keys)[:, None] * HEAD_DIM + columns
+            is_key = start + keys < n
+            k = tl.load(k_ptr + at, mask=is_key[:, None], other=0.0)
+            scores = tl.dot(q, k.T) * scale
+            if is_last:
+                scores = tl.where(is_key[None, :], scores, float("-inf"))
+            new = tl.maximum(m, tl.max(scores, 1))
+            p = EXP(scores - new[:, None])
+            factor = EXP(m - new)
+            s = s * factor + tl.sum(p, 1)
+            v = tl.load(v_ptr + at, mask=is_key[:, None], other=0.0)
+            acc = tl.dot(p.to(v.dtype), v, acc * factor[:, None])
+            m = new
     out = acc / s[:, None]
     tl.store(out_ptr + rows[:, None] * HEAD_DIM + columns, out, mask=rows[:, None] < n)
     tl.store(sum_ptr + rows, m + LOG(s), mask=rows < n)
@@ -107,6 +112,22 @@ scale = [0.25, 4.0]
 @pytest.mark.parametrize(("base", "element"), [("twos", "bf16"), ("twos", "fp16"), ("e", "bf16")])
 def test_attention_is_verified(base: str, element: str, asked: str, tmp_path: Path) -> None:
     check_verified(tmp_path, SOURCE, MANIFEST.format(base=base, element=element, asked=asked))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_each_of_two_loops_keeps_its_shift(tmp_path: Path, *, asked: bool) -> None:
+    (tmp_path / "kernels.py").write_text(SOURCE)
+    kernel = aotc.compile(
+        f"{tmp_path}/kernels.py:attend_in_twos",
+        signature={
+            **dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16:16"),
+            **dict.fromkeys(("out_ptr", "sum_ptr"), "*fp32:16"),
+            "scale": "fp32", "n": "i32",
+        },
+        constants={"HEAD_DIM": 32, "BLOCK_M": 64, "BLOCK_N": 64},
+        conditional_rescaling=asked,
+    )
+    assert kernel.asm["gpu"].count("gpu.warp_all") == 2 * asked
 
 
 def status_of_rescaled(folder: Path) -> str:

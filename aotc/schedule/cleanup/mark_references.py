@@ -7,7 +7,8 @@ sums whenever the maximum moves:
 
 Lowering it by d multiplies weights and sums by 2^d, and leaves the stored quotients and logarithms
 unchanged. This pass proves the property for a loop and marks the maximum `is_reference`, so
-`rescale_lazily` may skip it. If references are whole numbers, as with `ceil(reduce_max(x))`, results are the
+`rescale_lazily` may skip it. A later loop may go on with the reference and all that follows it, as masked
+blocks of keys come after others. If references are whole numbers, as with `ceil(reduce_max(x))`, results are the
 same to the bit. Others are marked only if the config asks for `conditional_rescaling`: weights and sums are
 rounded elsewhere, by as much. Then `exp` and `log` serve as well.
 
@@ -78,9 +79,14 @@ def _reference(loop: scf.For, arg: Value) -> arith.Max | None:
 
 def _is_whole(loop: scf.For, arg: Value, new: arith.Max) -> bool:
     """Return whether a reference is a whole number in each iteration."""
-    init = loop.init[arg.index - 1].op
-    starts_whole = isinstance(init, arith.Constant) and float(init.value).is_integer()
-    return starts_whole and any(isinstance(value.op, arith.Ceil) for value in new.operands)
+    init = loop.init[arg.index - 1]
+    is_rounded = any(isinstance(value.op, arith.Ceil) for value in new.operands)
+    if isinstance(init.op, scf.For):
+        earlier = init.op.carried[init.index]
+        before = _reference(init.op, earlier)
+        return is_rounded and before is not None and _is_whole(init.op, earlier, before)
+    starts_whole = isinstance(init.op, arith.Constant) and float(init.op.value).is_integer()
+    return starts_whole and is_rounded
 
 
 def _truncates_weights(loop: scf.For) -> bool:
@@ -113,10 +119,11 @@ class _DependsError(Exception):
 
 def _is_free(loop: scf.For, reference: Value, new: arith.Max, bases: Collection[_Base]) -> bool:
     """Return whether the loop's results are independent of the reference, in one of `bases`."""
-    return any(_is_free_in(loop, reference, new, base) for base in bases)
+    return any(_degrees(loop, reference, new, base) is not None for base in bases)
 
 
-def _is_free_in(loop: scf.For, reference: Value, new: arith.Max, base: _Base) -> bool:
+def _degrees(loop: scf.For, reference: Value, new: arith.Max, base: _Base) -> list[_Degree] | None:
+    """Return the degrees of carried values, or None if a result depends on the reference."""
     # Sums and accumulators rescaled by the reference's movement follow it.
     rescaled = {arg: _Degree(start=-1) for arg in loop.carried if arg is not reference}
     followers: dict[Value, _Degree] = {
@@ -134,12 +141,12 @@ def _is_free_in(loop: scf.For, reference: Value, new: arith.Max, base: _Base) ->
         ):
             at_start, at_end = walk.of(arg), walk.of(value)
             if at_end != replace(at_start, start=0, end=at_start.start):
-                return False
+                return None
             after.degrees[out] = at_start
         after.rest(loop)
     except _DependsError:
-        return False
-    return True
+        return None
+    return [walk.of(arg) for arg in loop.carried]
 
 
 def _rows_axis(value: Value, reference: Value) -> int:
@@ -191,11 +198,23 @@ class _Walk:
         """Walk the ops after a loop; raise if another block uses its results."""
         op = loop.next
         while op is not None:
-            self.op(op)
+            if not (isinstance(op, scf.For) and self._goes_on(op)):
+                self.op(op)
             op = op.next
         for value, degree in self.degrees.items():
             if not degree.is_free and any(user.block is not loop.block for user in value.users):
                 raise _DependsError
+
+    def _goes_on(self, loop: scf.For) -> bool:
+        """Return whether a loop goes on with the reference: its own proof covers its results."""
+        inside = [value for value, degree in self.degrees.items() if not degree.is_free]
+        if any(is_inside(user, loop) for value in inside for user in value.users):
+            return False
+        for arg in loop.carried:
+            new = _reference(loop, arg)
+            if new is not None and not self.of(loop.init[arg.index - 1]).is_free:
+                return _degrees(loop, arg, new, self.base) == list(map(self.of, loop.init))
+        return False
 
     def op(self, op: Op) -> None:
         """Set the degrees of the results of an op."""
