@@ -13,8 +13,8 @@ from benchmarks.harness.workloads.attention import (
     Shape,
     backward_operands,
     backward_reference,
-    both,
     forward_reference,
+    full_and_causal,
 )
 
 _MANIFEST = "benchmarks/attention_plain.toml"
@@ -80,9 +80,9 @@ def _backward(shape: Shape) -> Workload:
 
 
 _SHAPES = {
-    "d64": both(4, 32, 32, 8192, 64),
-    "d128": both(4, 16, 16, 8192, 128),
-    "d256": both(4, 8, 8, 8192, 256),
+    "d64": full_and_causal(4, 32, 32, 8192, 64),
+    "d128": full_and_causal(4, 16, 16, 8192, 128),
+    "d256": full_and_causal(4, 8, 8, 8192, 256),
 }
 ITEMS = {
     name: Item("attention", f"Attention forward, plain source, {name}", list(map(_forward, shapes)))

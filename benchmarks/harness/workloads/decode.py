@@ -245,9 +245,9 @@ class Shape:
         plain = ((16, 64, 4, 2), (16, 64, 4, 3), (16, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 3))
         mla = ((16, 32, 4, 2), (32, 32, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2))
         pointers = ((16, 64, 4, 2), (16, 64, 4, 3), (16, 128, 4, 2), (16, 32, 4, 4))
-        own = tiles(_TILE, *(mla if self.mla else plain))
-        triton = {self.kernel: own, "pointers": tiles(_TILE, *pointers)}
-        triton[f"{self.kernel}_single"] = [] if self.mla else own
+        splits = tiles(_TILE, *(mla if self.mla else plain))
+        triton = {self.kernel: splits, "pointers": tiles(_TILE, *pointers)}
+        triton[f"{self.kernel}_single"] = [] if self.mla else splits
         peers = {"copy": torch_peers.copy("source", "target")}
         if not (self.mla or self.fp8 or self.ragged):
             peers["torch"] = Peer(self.by_torch)
