@@ -21,17 +21,17 @@ _MANIFEST = "benchmarks/attention_plain.toml"
 
 
 def _forward_plans(
-    shape: Shape, arrays: Arrays, args: Arguments, configs: Configs
+    kernel: str, shape: Shape, arrays: Arrays, args: Arguments, configs: Configs
 ) -> Iterator[Plans]:
     lse = arrays.empty(shape.batch * shape.heads, shape.length, dtype="fp32")
     flat = {name: args[name].reshape(-1, shape.dim) for name in ("q", "k", "v", "out")}
     values = {**flat, "lse_ptr": lse, "n_ctx": shape.length}
     choices = {"CAUSAL": shape.causal, "HEAD_DIM": shape.dim}
-    for config in configs("forward", choices):
-        yield (Step("forward", config, values, choices),)
+    for config in configs(kernel, choices):
+        yield (Step(kernel, config, values, choices),)
 
 
-def _forward(shape: Shape) -> Workload:
+def _forward(shape: Shape, kernel: str = "forward") -> Workload:
     return Workload(
         name=shape.name,
         manifest=_MANIFEST,
@@ -41,7 +41,7 @@ def _forward(shape: Shape) -> Workload:
         reference=lambda arrays, args: forward_reference(shape, arrays, args),
         tolerance=TOLERANCE,
         outputs=("out",),
-        plans=lambda arrays, args, configs: _forward_plans(shape, arrays, args, configs),
+        plans=lambda arrays, args, configs: _forward_plans(kernel, shape, arrays, args, configs),
         peers={"cuDNN": torch_peers.attention(shape.batch, causal=shape.causal)},
     )
 
@@ -79,6 +79,10 @@ def _backward(shape: Shape) -> Workload:
     )
 
 
+def _rescaled(shape: Shape) -> Workload:
+    return _forward(shape, "forward_rescaled")
+
+
 _SHAPES = {
     "d64": full_and_causal(4, 32, 32, 8192, 64),
     "d128": full_and_causal(4, 16, 16, 8192, 128),
@@ -86,6 +90,13 @@ _SHAPES = {
 }
 ITEMS = {
     name: Item("attention", f"Attention forward, plain source, {name}", list(map(_forward, shapes)))
+    for name, shapes in _SHAPES.items()
+} | {
+    f"rescaled-{name}": Item(
+        "attention",
+        f"Attention forward, plain source, conditional rescaling, {name}",
+        list(map(_rescaled, shapes)),
+    )
     for name, shapes in _SHAPES.items()
 } | {
     f"backward-{name}": Item(
