@@ -88,24 +88,30 @@ _SHAPES = {
     "d128": full_and_causal(4, 16, 16, 8192, 128),
     "d256": full_and_causal(4, 8, 8, 8192, 256),
 }
-ITEMS = {
-    name: Item("attention", f"Attention forward, plain source, {name}", list(map(_forward, shapes)))
-    for name, shapes in _SHAPES.items()
-} | {
-    f"rescaled-{name}": Item(
-        "attention",
-        f"Attention forward, plain source, conditional rescaling, {name}",
-        list(map(_rescaled, shapes)),
-    )
-    for name, shapes in _SHAPES.items()
-} | {
-    f"backward-{name}": Item(
-        "attention",
-        f"Attention backward through pointers, plain source, {name}",
-        list(map(_backward, _SHAPES[name])),
-    )
-    for name in ("d64", "d128")
-}
+ITEMS = (
+    {
+        name: Item(
+            "attention", f"Attention forward, plain source, {name}", list(map(_forward, shapes))
+        )
+        for name, shapes in _SHAPES.items()
+    }
+    | {
+        f"rescaled-{name}": Item(
+            "attention",
+            f"Attention forward, plain source, conditional rescaling, {name}",
+            list(map(_rescaled, shapes)),
+        )
+        for name, shapes in _SHAPES.items()
+    }
+    | {
+        f"backward-{name}": Item(
+            "attention",
+            f"Attention backward through pointers, plain source, {name}",
+            list(map(_backward, _SHAPES[name])),
+        )
+        for name in ("d64", "d128")
+    }
+)
 TINY = [
     _forward(Shape(1, 2, 2, 128, 64, causal=True)),
     _backward(Shape(1, 1, 1, 128, 64, causal=True)),
