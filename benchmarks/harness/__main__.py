@@ -62,6 +62,7 @@ def main() -> None:
         "host": options.host,
         "triton_cache": str(options.triton_cache),
     }
+    supervise.exit_when_terminated()
     supervise.measure(task, results)
     ratios = [row["ratios"] for row in results.rows.values() if row.get("ratios")]
     for peer in dict.fromkeys(name for row in ratios for name in row):
