@@ -80,7 +80,7 @@ def test_a_row_of_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_row_of_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = tiny("attention_plain")[1]
+    workload = tiny("attention_plain")[2]
     names = ("delta", "backward_keys", "backward_queries")
     library = _Library(workload, *names)
     for name in names[1:]:  # a few of the many configs
