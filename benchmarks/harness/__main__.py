@@ -48,9 +48,10 @@ def main() -> None:
                 print(f"{workload.name}: {label}: {error:.3g} of what is tolerated")
         return
     workloads = selected(options.family, options.items, options.only)
-    if options.archive is None:
+    if options.archive is None or not options.archive.exists():
         manifests = sorted({workload.manifest for workload in workloads})
-        raise SystemExit(f"expected --archive, built from {', '.join(manifests)}")
+        missing = f", got {options.archive}, which is not there" if options.archive else ""
+        raise SystemExit(f"expected --archive, built from {', '.join(manifests)}{missing}")
     results = supervise.Results(options.archive, options.json, _run(options), again=options.again)
     task = {
         "family": options.family,
@@ -62,6 +63,7 @@ def main() -> None:
         "host": options.host,
         "triton_cache": str(options.triton_cache),
     }
+    supervise.exit_when_terminated()
     supervise.measure(task, results)
     ratios = [row["ratios"] for row in results.rows.values() if row.get("ratios")]
     for peer in dict.fromkeys(name for row in ratios for name in row):

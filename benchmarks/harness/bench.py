@@ -83,9 +83,11 @@ class Bench:
     ) -> Choice | None:
         """Return the fastest of the candidates that are right."""
         finalists: list[tuple[float, str, Launch]] = []
-        failed, end = 0, time.monotonic() + self.task.seconds
+        failed, end = 0, 0.0
         for candidate in candidates:
             label = candidate.label
+            # The time begins with the first candidate: before, Triton compiles.
+            end = end or time.monotonic() + self.task.seconds
             name = f"{self.workload.name}: {peer}: {label}"
             if time.monotonic() > end or not self.task.may_try(name):
                 continue
@@ -134,8 +136,8 @@ class Bench:
             if error:
                 tell(note=f"  Triton: {label}: {error}")
         for plans in listed:
-            held = tuple([step for step in s if not trouble(step)] for s in alternatives(plans))
-            yield from self.combined("Triton", held, partial(triton_peer.bind, workload))
+            sound = tuple([step for step in s if not trouble(step)] for s in alternatives(plans))
+            yield from self.combined("Triton", sound, partial(triton_peer.bind, workload))
 
     def combined(
         self, peer: str, plans: Plans, bind: Callable[[Plan, Arguments], Launch]
@@ -145,11 +147,11 @@ class Bench:
         for steps in alternatives(plans):
             slots.append(steps)
             if len(plans) > 1 and len(steps) > _COMBINED:
-                known = {step.label: step for step in steps}
-                launches = {name: self.alone(peer, step, bind) for name, step in known.items()}
-                held = {name: launch for name, launch in launches.items() if launch}
-                ranking = ranked(held, _QUICK_TRIALS, 1, ahead=not self.task.host)
-                slots[-1] = [known[name] for _, name in ranking[:_COMBINED]]
+                by_label = {step.label: step for step in steps}
+                tries = {label: self.alone(peer, step, bind) for label, step in by_label.items()}
+                launches = {label: launch for label, launch in tries.items() if launch}
+                ranking = ranked(launches, _QUICK_TRIALS, 1, ahead=not self.task.host)
+                slots[-1] = [by_label[label] for _, label in ranking[:_COMBINED]]
         for plan in itertools.product(*slots):
             yield Candidate(label_of(plan), partial(bind, plan), plan)
 

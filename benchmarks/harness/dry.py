@@ -56,9 +56,7 @@ def configs_of(manifest: str) -> Configs:
             return ()
         listed: list[dict[str, Any]] = []
         for subject in _subjects(manifest, kernel):
-            own = _choices(subject)
-            fits = all(own[name] == value for name, value in (choices or {}).items() if name in own)
-            if fits and _config(subject) not in listed:
+            if _fits(subject, choices or {}) and _config(subject) not in listed:
                 listed.append(_config(subject))
         return listed
 
@@ -111,9 +109,12 @@ def _launch(manifest: str, step: Step, values: Mapping[str, Any]) -> None:
 
 
 def _serves(subject: Subject, step: Step) -> bool:
-    own = _choices(subject)
-    chosen = all(own[name] == value for name, value in step.choices.items() if name in own)
-    return chosen and step.config in (None, _config(subject))
+    return _fits(subject, step.choices) and step.config in (None, _config(subject))
+
+
+def _fits(subject: Subject, choices: Mapping[str, Any]) -> bool:
+    """Return whether a variant has those of the choices that its kernel has."""
+    return all(choices.get(name, value) == value for name, value in _choices(subject).items())
 
 
 def _numbers(subject: Subject, values: Mapping[str, Any]) -> dict[str, int]:

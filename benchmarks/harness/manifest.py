@@ -11,10 +11,12 @@ from typing import Any
 
 import tomli
 
+from aotc.config import CONFIG_KEYS
+
 ROOT = Path(__file__).parents[2]
 _RULES = {"cdiv": lambda value, by: -(-value // by), "min": min, "max": max}
-# Keys of aotc's configs that are no parameters of the kernel; Triton's launch takes the others.
-_OWN = ("mma_stages", "persistent", "num_consumer_groups", "warp_specialize")
+# Keys of aotc's configs that Triton's launch does not take.
+_OWN = CONFIG_KEYS.keys() - {"num_warps", "num_stages", "maxnreg"}
 
 
 @functools.cache
@@ -55,8 +57,5 @@ def grid_of(table: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[int, .
 def triton_configs(configs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return aotc's configs without its own keys and clusters, for Triton to try as well."""
     alone = [config for config in configs if config.get("num_ctas", 1) == 1]
-    plain = [
-        {key: value for key, value in config.items() if key not in (*_OWN, "num_ctas")}
-        for config in alone
-    ]
+    plain = [{key: value for key, value in config.items() if key not in _OWN} for config in alone]
     return [config for index, config in enumerate(plain) if config not in plain[:index]]

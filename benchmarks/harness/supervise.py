@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -79,13 +80,18 @@ class Child:
         self.reader.join()
         return self.process.wait()
 
+    def stop(self) -> None:
+        """End the process and its children, if they still run."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def lines(self, quiet_seconds: float) -> Iterator[dict[str, Any]]:
         """Yield its messages until it ends, or is killed after a long silence."""
         while True:
             try:
                 line = self.output.get(timeout=quiet_seconds)
             except queue.Empty:
-                os.killpg(self.process.pid, signal.SIGKILL)
+                self.stop()
                 return
             if line is None:
                 return
@@ -100,30 +106,37 @@ def measure(
     quiet_seconds: float = QUIET_SECONDS,
 ) -> None:
     """Run a task with `command`; after a lost process, retry without its last candidate."""
-    for _ in range(MAX_PROCESSES):
-        child = Child(command, task | {"done": list(results.rows), "bad": results.bad})
-        trying, rows = "", 0
-        for line in child.lines(quiet_seconds):
-            trying = line.get("trying", trying)
-            if note := line.get("note"):
-                print(note, flush=True)
-            if card := line.get("card"):
-                results.run["card"] = card
-            if row := line.get("row"):
-                results.rows[row["work"]] = row
+    with contextlib.ExitStack() as stack:
+        for _ in range(MAX_PROCESSES):
+            child = Child(command, task | {"done": list(results.rows), "bad": results.bad})
+            trying, rows = "", 0
+            stack.callback(child.stop)
+            for line in child.lines(quiet_seconds):
+                trying = line.get("trying", trying)
+                if note := line.get("note"):
+                    print(note, flush=True)
+                if card := line.get("card"):
+                    results.run["card"] = card
+                if row := line.get("row"):
+                    results.rows[row["work"]] = row
+                    results.write()
+                    trying, rows = "", rows + 1
+                    print(text_of(row), flush=True)
+            code = child.end()
+            if code == 0:
+                return
+            if code == 1 or not (trying or rows):
+                raise SystemExit(f"the measuring process ended with exit code {code}")
+            if trying:
+                print(f"  lost the process (exit code {code}) at {trying}", flush=True)
+                results.bad.append(trying)
                 results.write()
-                trying, rows = "", rows + 1
-                print(text_of(row), flush=True)
-        code = child.end()
-        if code == 0:
-            return
-        if code == 1 or not (trying or rows):
-            raise SystemExit(f"the measuring process ended with exit code {code}")
-        if trying:
-            print(f"  lost the process (exit code {code}) at {trying}", flush=True)
-            results.bad.append(trying)
-            results.write()
-    raise SystemExit(f"gave up after {MAX_PROCESSES} processes")
+        raise SystemExit(f"gave up after {MAX_PROCESSES} processes")
+
+
+def exit_when_terminated() -> None:
+    """Exit on SIGTERM: the measuring process has a session of its own, and is ended by `measure`."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def text_of(row: dict[str, Any]) -> str:

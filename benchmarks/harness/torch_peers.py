@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.harness.operands import Arguments
+from benchmarks.harness.task import tell
 from benchmarks.harness.workload import Launch, Peer
 
 
@@ -68,7 +69,7 @@ def attention(batch: int, *, causal: bool, out: str = "out") -> Peer:
         try:
             launch()
         except RuntimeError as error:
-            print(f"    cuDNN takes no such shape: {str(error).splitlines()[0]}", flush=True)
+            tell(note=f"    cuDNN takes no such shape: {str(error).splitlines()[0]}")
             return attend
         return launch
 

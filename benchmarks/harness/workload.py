@@ -18,10 +18,10 @@ Configs: TypeAlias = Callable[..., Sequence[Config]]
 class Step:
     """One launch: a kernel in a config, with its own `values` over the workload's operands.
 
-    `aliases` name the operands for some parameters. `outputs` are poisoned before a check, and
-    `finish` brings results of the candidate's own to the operands. `blocks` are of Triton's
-    descriptors, where they differ from the manifest's. Without a config the launcher picks. `grid` is for kernels whose manifest has none. A kernel
-    that waits for the one before by itself starts early (PDL), unless `pdl` is false.
+    Without a config the launcher picks. `aliases` name operands for some parameters. A kernel whose
+    manifest has no grid needs one. A kernel that waits for the launch before starts early (PDL),
+    unless `pdl` is false. A check poisons `outputs`; `finish` copies a candidate's own results to
+    the operands. `blocks` of Triton's descriptors stand where they differ from the manifest's.
     """
 
     kernel: str
@@ -31,7 +31,6 @@ class Step:
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     grid: tuple[int, ...] | None = None
     pdl: bool = True
-
     note: str = ""
     outputs: Sequence[Array] = ()
     finish: Callable[[Arguments], None] | None = None
@@ -53,8 +52,6 @@ Plan: TypeAlias = tuple[Step, ...]
 """The launches of one candidate, in order."""
 Plans: TypeAlias = "tuple[Step | Sequence[Step], ...]"
 """Candidates that differ in some launches: alternatives are ranked alone, the fastest combined."""
-
-
 Planner: TypeAlias = Callable[[Arrays, Arguments, Configs], Iterable[Plans]]
 Rival: TypeAlias = "Mapping[str, Any] | Planner"
 

@@ -83,7 +83,7 @@ class Shape:
         return sorted({0, self.heads // 2, count - 1})
 
 
-def both(*sizes: int, value_dim: int = 0) -> list[Shape]:
+def full_and_causal(*sizes: int, value_dim: int = 0) -> list[Shape]:
     """Return a full and a causal shape."""
     return [Shape(*sizes, causal=causal, value_dim=value_dim) for causal in (False, True)]
 
@@ -211,8 +211,8 @@ def _backward_plans(
             yield (first, gradients, Step("scale_rows", None, last, pdl=False))
         return
     for kernels in _BY_GRADIENT:
-        known = [[Step(name, c, {}, choices) for c in configs(name, choices)] for name in kernels]
-        yield (delta, *known)
+        slots = [[Step(name, c, {}, choices) for c in configs(name, choices)] for name in kernels]
+        yield (delta, *slots)
 
 
 def _stored_plans(
@@ -229,14 +229,17 @@ def _stored_plans(
         heads = min(heads, num_heads)  # noqa: PLW2901
         dscores = stored[block][:heads]
         pairs = itertools.product(configs(first, choices), configs(last, choices))
-        for one, two in pairs:
-            if one["BLOCK_Q"] != block or two["BLOCK_M"] != block:
+        for first_config, last_config in pairs:
+            if first_config["BLOCK_Q"] != block or last_config["BLOCK_M"] != block:
                 continue
             steps: list[Step] = [delta]
             for begin in range(0, num_heads, heads):
                 part = {name: args[name][begin : begin + heads] for name in _PARTS}
                 part |= dict.fromkeys(("dscores", "dscores_ptr"), dscores[: len(part["q"])])
-                steps += [Step(first, one, part, choices), Step(last, two, part, choices)]
+                steps += [
+                    Step(first, first_config, part, choices),
+                    Step(last, last_config, part, choices),
+                ]
             yield tuple(steps)
 
 
@@ -260,21 +263,21 @@ def _backward(shape: Shape) -> Workload:
         reference=lambda arrays, args: backward_reference(shape, arrays, args),
         tolerance=GRADIENT_TOLERANCE,
         outputs=("dq", "dk", "dv", "delta"),
-        plans=lambda arrays, args, known: _backward_plans(shape, arrays, args, known),
+        plans=lambda arrays, args, built: _backward_plans(shape, arrays, args, built),
         triton={kernel: configs, **absent} if shape.dim != 256 else None,
         peers={"cuDNN": torch_peers.attention_gradients(shape.batch, causal=shape.causal)},
     )
 
 
 _FORWARD_SHAPES: dict[str, list[Any]] = {
-    "d128": both(4, 16, 16, 8192, 128),
-    "d64": both(4, 32, 32, 8192, 64),
-    "d256": both(4, 8, 8, 8192, 256),
-    "d192": both(4, 16, 16, 8192, 192, value_dim=128),
+    "d128": full_and_causal(4, 16, 16, 8192, 128),
+    "d64": full_and_causal(4, 32, 32, 8192, 64),
+    "d256": full_and_causal(4, 8, 8, 8192, 256),
+    "d192": full_and_causal(4, 16, 16, 8192, 192, value_dim=128),
     "short": [
         shape
         for length, batch in itertools.product((1024, 2048), (1, 2, 4, 8))
-        for shape in both(batch, 64, 8, length, 128)
+        for shape in full_and_causal(batch, 64, 8, length, 128)
     ],
 }
 _FORWARD_TITLE = "Attention forward, source written for aotc"

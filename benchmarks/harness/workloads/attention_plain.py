@@ -13,8 +13,8 @@ from benchmarks.harness.workloads.attention import (
     Shape,
     backward_operands,
     backward_reference,
-    both,
     forward_reference,
+    full_and_causal,
 )
 
 _MANIFEST = "benchmarks/attention_plain.toml"
@@ -84,30 +84,37 @@ def _rescaled(shape: Shape) -> Workload:
 
 
 _SHAPES = {
-    "d64": both(4, 32, 32, 8192, 64),
-    "d128": both(4, 16, 16, 8192, 128),
-    "d256": both(4, 8, 8, 8192, 256),
+    "d64": full_and_causal(4, 32, 32, 8192, 64),
+    "d128": full_and_causal(4, 16, 16, 8192, 128),
+    "d256": full_and_causal(4, 8, 8, 8192, 256),
 }
-ITEMS = {
-    name: Item("attention", f"Attention forward, plain source, {name}", list(map(_forward, shapes)))
-    for name, shapes in _SHAPES.items()
-} | {
-    f"rescaled-{name}": Item(
-        "attention",
-        f"Attention forward, plain source, conditional rescaling, {name}",
-        list(map(_rescaled, shapes)),
-    )
-    for name, shapes in _SHAPES.items()
-} | {
-    f"backward-{name}": Item(
-        "attention",
-        f"Attention backward through pointers, plain source, {name}",
-        list(map(_backward, _SHAPES[name])),
-    )
-    for name in ("d64", "d128")
-}
+ITEMS = (
+    {
+        name: Item(
+            "attention", f"Attention forward, plain source, {name}", list(map(_forward, shapes))
+        )
+        for name, shapes in _SHAPES.items()
+    }
+    | {
+        f"rescaled-{name}": Item(
+            "attention",
+            f"Attention forward, plain source, conditional rescaling, {name}",
+            list(map(_rescaled, shapes)),
+        )
+        for name, shapes in _SHAPES.items()
+    }
+    | {
+        f"backward-{name}": Item(
+            "attention",
+            f"Attention backward through pointers, plain source, {name}",
+            list(map(_backward, _SHAPES[name])),
+        )
+        for name in ("d64", "d128")
+    }
+)
 TINY = [
     _forward(Shape(1, 2, 2, 128, 64, causal=True)),
+    _rescaled(Shape(1, 1, 1, 256, 64, causal=False)),
     _backward(Shape(1, 1, 1, 128, 64, causal=True)),
     _backward(Shape(1, 1, 1, 128, 64, causal=False)),
 ]

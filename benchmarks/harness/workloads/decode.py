@@ -193,10 +193,12 @@ class Shape:
             end = Step(combine, None, values, {"PAGE": self.page})
             for config in configs(self.kernel):
                 yield (Step(self.kernel, config, values, note=note), end)
-            for config in () if self.mla or self.fp8 else configs("pointers"):
-                through = self._through_pointers(args, config, note)
-                yield (through(values | {"out_ptr": None, "counter_ptr": None}), end)
-                yield (through(single),)
+            if not (self.mla or self.fp8):
+                through = self._through_pointers(args, note)
+                for config in configs("pointers"):
+                    yield (through("pointers", config, values), end)
+                for config in configs("pointers_single"):
+                    yield (through("pointers_single", config, single),)
 
     def _parts(self, arrays: Arrays, pages: int) -> dict[str, Any]:
         """Return poisoned partial results: a config must not read those of an earlier one."""
@@ -208,18 +210,18 @@ class Shape:
         return {"part_ptr": part, "lse_ptr": lse, "pages_per_split": pages}
 
     def _through_pointers(
-        self, args: Arguments, config: Config, note: str
-    ) -> Callable[[dict[str, Any]], Step]:
-        """Return the step that gathers tokens through pointers, for its own values."""
+        self, args: Arguments, note: str
+    ) -> Callable[[str, Config, dict[str, Any]], Step]:
+        """Return the function to a step that gathers tokens through pointers."""
         strides = {
             f"stride_{name}{axis}": math.prod(args[name].shape[index + 1 :])
             for name in "kv"
             for index, axis in enumerate("phn")
         }
-        pointers = {f"{name}_ptr": args[name] for name in "qkv"}
+        shared = {f"{name}_ptr": args[name] for name in "qkv"} | strides
         choices = {"PAGE": self.page}
-        return lambda values: Step(
-            "pointers", config, {**pointers, **strides, **values}, choices, note=note
+        return lambda kernel, config, values: Step(
+            kernel, config, {**shared, **values}, choices, note=note
         )
 
     def by_torch(self, args: Arguments) -> Launch:
@@ -245,9 +247,10 @@ class Shape:
         plain = ((16, 64, 4, 2), (16, 64, 4, 3), (16, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 3))
         mla = ((16, 32, 4, 2), (32, 32, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2))
         pointers = ((16, 64, 4, 2), (16, 64, 4, 3), (16, 128, 4, 2), (16, 32, 4, 4))
-        own = tiles(_TILE, *(mla if self.mla else plain))
-        triton = {self.kernel: own, "pointers": tiles(_TILE, *pointers)}
-        triton[f"{self.kernel}_single"] = [] if self.mla else own
+        splits = tiles(_TILE, *(mla if self.mla else plain))
+        gathered = tiles(_TILE, *pointers)
+        triton = {self.kernel: splits, "pointers": gathered, "pointers_single": gathered}
+        triton[f"{self.kernel}_single"] = [] if self.mla else splits
         peers = {"copy": torch_peers.copy("source", "target")}
         if not (self.mla or self.fp8 or self.ragged):
             peers["torch"] = Peer(self.by_torch)

@@ -92,10 +92,15 @@ class Product:
         fitting = [(name, c) for name in self.kernels for c in configs(name) if self.serves(c)]
         elems = max((self.workspace_elems(config) for _, config in fitting), default=4)
         values = {"workspace_ptr": arrays.empty(elems, dtype="fp32")}
-        own = ("a", "b", "c", "w", "x", "c_rest", "w_ptr", "x_ptr", "out_ptr")
+        operands = ("a", "b", "c", "w", "x", "c_rest", "w_ptr", "x_ptr", "out_ptr")
         for name, config in fitting:
             yield tuple(
-                Step(name, config, values, aliases={p: f"{p}{i}" for p in own if f"{p}{i}" in args})
+                Step(
+                    name,
+                    config,
+                    values,
+                    aliases={p: f"{p}{i}" for p in operands if f"{p}{i}" in args},
+                )
                 for i in range(self.steps)
             )
 

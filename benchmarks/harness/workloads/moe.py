@@ -254,7 +254,7 @@ class Layer:
             yield from self._by_triton(args, kernel, config, values, column_tiles, shared)
             return
         gathers = self.first and not kernel.endswith("_in_order") and self.weights != "fp8"
-        own = values | ({"a": args["a_ptr"]} if gathers else {})
+        arguments = values | ({"a": args["a_ptr"]} if gathers else {})
         orders: Sequence[Step | None] = [None]
         if self.first and not gathers:
             names = [f"{name}{'_fp8' if self.weights == 'fp8' else ''}" for name in _ORDERS]
@@ -265,7 +265,7 @@ class Layer:
             ]
         most = arrays.num_sms // config.get("num_ctas", 1)
         for order, count in itertools.product(orders, program_counts(most, column_tiles)):
-            numbers = own | {"n_programs": count}
+            numbers = arguments | {"n_programs": count}
             step = Step(kernel, config, numbers, note=f"{count} programs", **shared)
             yield (order, step) if order else (step,)
 
@@ -280,19 +280,19 @@ class Layer:
     ) -> Iterator[Plans]:
         """Yield Triton's launches, programs at once, of weights cut along K and as they are."""
         block, tail, height = (config[name] for name in ("BLOCK_M", "TAIL", "BLOCK_N"))
-        own = values | {"num_blocks_ptr": None, "n_programs": 1}
+        arguments = values | {"num_blocks_ptr": None, "n_programs": 1}
         blocks: dict[str, list[int]] = {}
         if self.first:
-            own |= {"a": args["a_ptr"]}
+            arguments |= {"a": args["a_ptr"]}
         else:
             blocks = {"factors": [block], "more_factors": [tail]}
         grid = (values["n_blocks"] * column_tiles,)
-        yield (Step(kernel, config, own, grid=grid, blocks=blocks, note="cut", **shared),)
+        yield (Step(kernel, config, arguments, grid=grid, blocks=blocks, note="cut", **shared),)
         if self.weights == "bf16":
             b = self._gated(args["b_ptr"]) if self.swiglu else args["b_ptr"]
             whole = [1, height // 16, 2, 8, 64] if self.swiglu else [1, height, 64]
             blocks = blocks | {"b": whole}
-            yield (Step(kernel, config, own | {"b": b}, grid=grid, blocks=blocks, **shared),)
+            yield (Step(kernel, config, arguments | {"b": b}, grid=grid, blocks=blocks, **shared),)
 
     def dense(self, _: Arrays, args: Arguments, configs: Configs) -> Iterator[Plans]:
         """Yield a dense product of as many rows, in bf16 if weights have 4 bits."""

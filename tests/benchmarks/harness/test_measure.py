@@ -204,3 +204,19 @@ def test_a_library_that_binds_its_results_anew_does_not_stand_in_for_a_plan(
     assert choice is not None
     choice.launch()
     assert bench.choose("aotc", [Candidate("wrong", plan, (Step("k"),))]) is None
+
+
+def test_the_time_for_tuning_begins_with_the_first_candidate(
+    times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(100, 10)
+    monkeypatch.setattr(bench_file.time, "monotonic", lambda: float(next(clock)))
+
+    def compiled_first() -> Iterator[Candidate]:
+        next(clock)  # as long as all of tuning may take
+        yield _candidate("slow", 2)
+        yield _candidate("fast", 2)
+
+    choice = _FakeBench(_workload(), _task(seconds=15.0)).choose("Triton", compiled_first())
+    assert choice is not None
+    assert choice.label == "slow", "the second is beyond the time"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.harness import supervise
+from benchmarks.harness.manifest import ROOT
 
 # A process measuring three workloads. The second has a hanging candidate, a crashing one, and a
 # good one.
@@ -87,3 +92,33 @@ def test_processes_that_are_always_lost_are_given_up(tmp_path: Path) -> None:
     text = 'import os; print(\'{"trying": "x"}\', flush=True); os._exit(5)'
     with pytest.raises(SystemExit, match="gave up"):
         supervise.measure({}, _results(tmp_path), _command(text))
+
+
+def test_a_terminated_supervisor_ends_its_measuring_process(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    child = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    (tmp_path / "x.aotc").write_bytes(b"archive")
+    code = (
+        "import sys; from pathlib import Path; from benchmarks.harness import supervise\n"
+        "supervise.exit_when_terminated()\n"
+        f"results = supervise.Results(Path({str(tmp_path / 'x.aotc')!r}), None, {{}})\n"
+        f"supervise.measure({{}}, results, [sys.executable, '-c', {child!r}])"
+    )
+    with subprocess.Popen(_command(code), cwd=ROOT) as supervisor:
+        _wait_for(lambda: pid.exists() and pid.read_text())
+        supervisor.terminate()
+    assert supervisor.returncode == 128 + signal.SIGTERM
+    _wait_for(lambda: not _runs(int(pid.read_text())))
+
+
+def _wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process runs; one that ended and is not waited for does not."""
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "\nState:\tZ" not in status.read_text()
