@@ -160,7 +160,7 @@ class AffineAnalysis:
     def _induced(self, loop: scf.For, arg: Value) -> Affine | None:
         """Return a carried value as a function of the induction variable, or None."""
         step = self[loop.body.terminator.operands[arg.index - 1]]
-        if step.base is not arg or not self._is_invariant(step.offset, loop):
+        if step.base is not arg or not self.is_invariant(step.offset, loop):
             return None
         per_index = step.offset.divided_by(self[loop.step].offset)
         if per_index is None:
@@ -169,7 +169,8 @@ class AffineAnalysis:
         start = self[loop.init[arg.index - 1]]
         return Affine(start.base, start.offset + distance * per_index)
 
-    def _is_invariant(self, polynomial: Polynomial, loop: scf.For) -> bool:
+    def is_invariant(self, polynomial: Polynomial, loop: scf.For) -> bool:
+        """Return whether a polynomial has one value in all iterations of a loop."""
         symbols = reached(polynomial.symbols, self.symbols_of)
         sources = (self.sources[symbol] for symbol in symbols if symbol >= 0)
         return not any(

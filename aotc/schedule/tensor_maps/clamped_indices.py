@@ -19,6 +19,7 @@ from aotc.schedule.analysis.polynomial import Polynomial
 
 # An axis of a tile, and a polynomial that is below 0 exactly before the end.
 Clamp = tuple[int, Polynomial]
+_MAX_NESTED = 8  # quotients and remainders of others
 # The final axis for each axis of a tile, if it becomes one.
 _Axes = tuple[int | None, ...]
 
@@ -72,16 +73,16 @@ def _sources(value: Value, axes: _Axes) -> Iterator[tuple[Value, _Axes]]:
 def is_unseen(load: tile.Load, clamp: Clamp, kernel: Kernel, analysis: AffineAnalysis) -> bool:
     """Return whether elements of a load from the end on reach no memory and no others."""
     axis, limit = clamp
-    flows: dict[Value, list[Value]] = {}
-    for op in kernel.walk():
-        for join in joins_of(op):
-            for source in join.sources:
-                flows.setdefault(source, []).extend(join.targets)
+    flows = _flows(kernel)
     worklist = [(load.out, axis)]
     seen = set(worklist)
     while worklist:
         value, along = worklist.pop()
-        reached: list[tuple[Value, int]] = [(target, along) for target in flows.get(value, ())]
+        reached: list[tuple[Value, int]] = []
+        for target, loop in flows.get(value, ()):
+            if loop is not None and not analysis.is_invariant(limit, loop):
+                return False  # the next iteration has another end
+            reached.append((target, along))
         for user in value.users:
             if isinstance(user, scf.For | scf.Yield | scf.If):
                 continue  # a variable: among `flows`
@@ -98,15 +99,53 @@ def is_unseen(load: tile.Load, clamp: Clamp, kernel: Kernel, analysis: AffineAna
     return True
 
 
+def _flows(kernel: Kernel) -> dict[Value, list[tuple[Value, scf.For | None]]]:
+    """Return the variables that each tile flows into, with the loop if in its next iteration."""
+    flows: dict[Value, list[tuple[Value, scf.For | None]]] = {}
+    for op in kernel.walk():
+        loop = op if isinstance(op, scf.For) else None
+        for join in joins_of(op):
+            for source in join.sources:
+                is_next = loop is not None and source in loop.body.terminator.operands
+                for target in join.targets:
+                    flows.setdefault(source, []).append((target, loop if is_next else None))
+    return flows
+
+
 def _is_masked(
     store: tile.Store, value: Value, limit: Polynomial, analysis: AffineAnalysis
 ) -> bool:
     """Return whether a store writes nothing of a value from the end on."""
     if value is not store.value or value in (store.pointer, store.mask) or store.mask is None:
         return False
-    # A comparison of the clamped index itself is true beyond the end.
-    is_exact = not clamps_of(store.mask, analysis)
-    return is_exact and limit in (analysis.bounds(store.mask) or ())
+    if clamps_of(store.mask, analysis):
+        return False  # a comparison of the clamped index itself is true beyond the end
+    names = _Names(analysis)
+    return names.of(limit) in map(names.of, analysis.bounds(store.mask) or ())
+
+
+class _Names:
+    """Names for symbols of scalars, the same for those computed alike, such as `tile % num_n`."""
+
+    def __init__(self, analysis: AffineAnalysis) -> None:
+        self._analysis = analysis
+        self._symbols: dict[tuple[type[Op], Polynomial, Polynomial], int] = {}
+
+    def of(self, polynomial: Polynomial, depth: int = _MAX_NESTED) -> Polynomial:
+        """Return a polynomial over the names of its symbols."""
+        symbols = [symbol for symbol in polynomial.symbols if symbol >= 0]
+        return polynomial.renamed({symbol: self._name(symbol, depth) for symbol in symbols})
+
+    def _name(self, symbol: int, depth: int) -> int:
+        source = self._analysis.sources[symbol]
+        op = source.op if isinstance(source, Value) else None
+        if not depth or not isinstance(op, arith.Div | arith.Rem | arith.Min | arith.Max):
+            return symbol
+        operands = [self._analysis[operand] for operand in op.operands]
+        if any(operand.base is not None for operand in operands):
+            return symbol
+        left, right = (self.of(operand.offset, depth - 1) for operand in operands)
+        return self._symbols.setdefault((type(op), left, right), symbol)
 
 
 def _axis_of_result(op: Op, value: Value, axis: int) -> int | None:

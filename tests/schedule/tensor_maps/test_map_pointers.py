@@ -194,6 +194,18 @@ NOT_MAPPED = {
         ),
         "its index is 0 from an end on",
     ),
+    "clamped, and stored an iteration later": (
+        Case(
+            "tl.load(clamped)",
+            setup="before = tl.zeros((BM, BN), tl.float32)",
+            first="rows = start + tl.arange(0, BM)\n"
+            "        clamped = a_ptr + tl.where(rows < M, rows, 0)[:, None] * stride_am + k[None, :]",
+            turn="tl.store(out_ptrs, before, mask=(rows < M)[:, None] & in_n[None, :])\n"
+            "        before = tl.dot(a, b)",
+            signature={"out_ptr": "*fp32 noalias"},
+        ),
+        "its index is 0 from an end on",
+    ),
     "clamped along K": (
         Case(
             "tl.load(a_ptr + m[:, None] * stride_am + tl.where(in_k, start + k, 0)[None, :],"
