@@ -57,9 +57,15 @@ def axis_symbol(axis: int) -> int:
 
 
 class AffineAnalysis:
-    """The polynomials of all values of a kernel; see the module docstring."""
+    """The polynomials of all values of a kernel; see the module docstring.
 
-    def __init__(self, kernel: Kernel) -> None:
+    If it `drops_clamps`, an index that is 0 from an end on is the index, and `clamps` has a
+    polynomial that is below 0 exactly before the end.
+    """
+
+    def __init__(self, kernel: Kernel, *, drops_clamps: bool = False) -> None:
+        self.drops_clamps = drops_clamps
+        self.clamps: dict[Value, Polynomial] = {}
         self.sources: list[Value | Wrapped] = []
         """The source of each symbol from 0 on."""
         self._numbers: dict[Value | Wrapped, int] = {}
@@ -158,7 +164,7 @@ class AffineAnalysis:
     def _induced(self, loop: scf.For, arg: Value) -> Affine | None:
         """Return a carried value as a function of the induction variable, or None."""
         step = self[loop.body.terminator.operands[arg.index - 1]]
-        if step.base is not arg or not self._is_invariant(step.offset, loop):
+        if step.base is not arg or not self.is_invariant(step.offset, loop):
             return None
         per_index = step.offset.divided_by(self[loop.step].offset)
         if per_index is None:
@@ -167,7 +173,8 @@ class AffineAnalysis:
         start = self[loop.init[arg.index - 1]]
         return Affine(start.base, start.offset + distance * per_index)
 
-    def _is_invariant(self, polynomial: Polynomial, loop: scf.For) -> bool:
+    def is_invariant(self, polynomial: Polynomial, loop: scf.For) -> bool:
+        """Return whether a polynomial has one value in all iterations of a loop."""
         symbols = reached(polynomial.symbols, self.symbols_of)
         sources = (self.sources[symbol] for symbol in symbols if symbol >= 0)
         return not any(
@@ -296,6 +303,20 @@ def _rem(analysis: AffineAnalysis, op: Op, operands: list[Affine]) -> Affine | N
     return Affine(None, analysis.symbol(Wrapped(start, divisor, extent)) + along)
 
 
+def _select(analysis: AffineAnalysis, op: Op, operands: list[Affine]) -> Affine | None:
+    assert isinstance(op, arith.Select)
+    _, index, zero = operands
+    if not analysis.drops_clamps or index.base is not None or zero != Affine(None, ZERO):
+        return None
+    (limit, *more) = analysis.bounds(op.condition) or (ZERO,)
+    axes = [symbol for symbol in index.offset.symbols if symbol < 0]
+    end = index.offset - limit
+    if more or len(axes) != 1 or not end or not all(map(analysis.is_launch, end.symbols)):
+        return None
+    analysis.clamps[op.out] = limit
+    return index
+
+
 def _renaming(_: AffineAnalysis, op: Op, operands: list[Affine]) -> Affine | None:
     names = axis_names(op)
     base = operands[0].base
@@ -317,4 +338,5 @@ _RULES: dict[type[Op], Rule] = {
     arith.Neg: _neg,
     arith.Cast: _cast,
     arith.Rem: _rem,
+    arith.Select: _select,
 }

@@ -25,6 +25,7 @@ from math import gcd
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.effects import Trait
+from aotc.ir.params import GRID_SOURCES
 from aotc.ir.types import PointerType, ScalarType, TileType, Type, element_of
 
 # Divisibility of zero: as good as any relevant power of two.
@@ -120,8 +121,10 @@ class AxisAnalysis:
         self._infos: dict[Value, AxisInfo] = {}
         guarded = {guard.removesuffix(" >= 0") for guard in kernel.guards}
         for info, arg in zip(kernel.params, kernel.body.args, strict=True):
-            divisor, is_guarded = info.divisibility & -info.divisibility, info.name in guarded
-            self._infos[arg] = AxisInfo((1,), (divisor,), (1,), nonnegative=is_guarded)
+            divisor = info.divisibility & -info.divisibility
+            source = info.source or info.name
+            nonnegative = source in guarded or source in GRID_SOURCES
+            self._infos[arg] = AxisInfo((1,), (divisor,), (1,), nonnegative=nonnegative)
         self._infos |= supposed or {}
         self._likely: AxisAnalysis | None = None
         self._visit_block(kernel.body)

@@ -7,6 +7,7 @@ its type.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import arith, scf, tile
@@ -57,7 +58,7 @@ class ValueRanges:
             if not is_integer(source):
                 return limits
             ranges.append((yield self.ask(source)))
-        result = ranges[0] if rule is None else rule(*ranges)
+        result = reduce(_union, ranges) if rule is None else rule(*ranges)
         return limits if result is None else result
 
     def _induction_range(self, value: Value, limits: Range) -> Steps[Range]:

@@ -153,6 +153,7 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     num_warps = kernel.num_warps
     transposed: dict[_Kind, int] = {}
     widths: dict[_Kind, int] = {}
+    operand_bytes: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
     near_transposes = _near_transposes(kernel)
     for op in kernel.walk():
@@ -164,6 +165,8 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         order = memory_order(info, infos.likely(pointer))
         key = (pointer.type.shape, order, op.has(Trait.ATOMIC), is_operand)
         keys[op] = key
+        if is_operand and pointee_bytes(pointer) < _WORD_BYTES:
+            operand_bytes[key] = pointee_bytes(pointer)
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         for width_key in (key,) if is_operand else (key, (*key[:-1], True)):
             widths[width_key] = max(widths.get(width_key, 1), width)
@@ -177,7 +180,7 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     layouts = {
         key: _in_boxes(key, width, num_warps, transposed[key])
         if key in transposed
-        else _coalesced(key[0], key[1], width, num_warps)
+        else _coalesced(key, width, num_warps, operand_bytes.get(key, 0))
         for key, width in widths.items()
     }
     return {op: layouts[key] for op, key in keys.items()}
@@ -327,11 +330,19 @@ def _is_transposed(op: Op, near_transposes: Container[Value]) -> bool:
     return False
 
 
-def _coalesced(
-    shape: tuple[int, ...], order: tuple[int, ...], width: int, num_warps: int
-) -> LinearLayout:
-    elems = tuple(width if axis == order[0] else 1 for axis in range(len(shape)))
-    return blocked_for(shape, elems, num_warps, order)
+def _coalesced(kind: _Kind, width: int, num_warps: int, operand_bytes: int) -> LinearLayout:
+    """Return a coalesced layout, with runs of `width` elements in a thread.
+
+    Of operands loaded one by one, of `operand_bytes` each, a thread has neighbours along the second
+    axis: it stores them to shared memory at once. Words are copied there one by one.
+    """
+    shape, order, *_ = kind
+    elems = [1] * len(shape)
+    elems[order[0]] = width
+    if operand_bytes and width == 1 and len(shape) > 1:
+        share = max(1, prod(shape) // (WARP_LANES * num_warps))
+        elems[order[1]] = min(share, MAX_ACCESS_BYTES // operand_bytes, shape[order[1]])
+    return blocked_for(shape, tuple(elems), num_warps, order)
 
 
 def _in_boxes(kind: _Kind, width: int, num_warps: int, element_bytes: int) -> LinearLayout:

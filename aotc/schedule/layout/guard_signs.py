@@ -52,7 +52,8 @@ def guard_signs(kernel: Kernel, schedule: Schedule) -> None:
         fewer = [other for other in needed if other is not arg]
         if _widths_if_guarded(kernel, fewer, accesses) == guarded_widths:
             needed = fewer
-    guards = [f"{kernel.params[arg.index].name} >= 0" for arg in needed]
+    params = [kernel.params[arg.index] for arg in needed]
+    guards = [f"{info.source or info.name} >= 0" for info in params]
     kernel.guards = tuple(dict.fromkeys((*kernel.guards, *guards)))
 
 

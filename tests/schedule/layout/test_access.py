@@ -131,6 +131,26 @@ def test_operands_of_dots_do_not_decide_how_results_are_stored(tmp_path: Path) -
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "box_shape"), [("bf16", (8, 1)), ("fp8e4nv", (16, 1)), ("fp32", (1, 1))]
+)
+def test_operands_loaded_one_by_one_are_held_in_runs_to_store(
+    tmp_path: Path, kind: str, box_shape: tuple[int, int]
+) -> None:
+    path = tmp_path / "k.py"
+    text = PRODUCT.replace("x_ptr, ", "x_ptr, s, t, ").replace(
+        "* N + j[None, :]", "* s + j[None, :] * t"
+    )
+    path.write_text(text.replace("tl.float8e4nv", "x.dtype"))
+    signature = {"x_ptr": f"*{kind}:16", "out_ptr": "*bf16:16", "s": "i32", "t": "i32"}
+    kernel = translate(str(path), "k", signature, {"M": 64, "N": 32}).kernel
+    kernel.num_warps = 4
+    layout_of = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
+    assert [box(layout) for op, layout in layout_of.items() if isinstance(op, tile.Load)] == [
+        box_shape
+    ]
+
+
 TURNED_PRODUCT = (
     "acc = tl.dot(tl.full((16, N), 1.0, x.dtype), x.T)\n"
     "    tl.store(out_ptr + tl.arange(0, 16)[:, None] * M + i[None, :], acc.to(x.dtype))"
