@@ -283,7 +283,7 @@ def _length_note(kernel: Kernel, assembly: Assembly) -> str:
     if not assembly.level or assembly.crash:
         return ""
     return (
-        f"{kernel.loc}: {kernel.name} has so many instructions that ptxas optimises it less ({assembly.level}); "
+        f"{kernel.loc}: {kernel.name} has so many instructions or blocks that ptxas optimises it less ({assembly.level}); "
         "unroll fewer iterations, or let a thread compute fewer elements"
     )
 

@@ -20,7 +20,7 @@ ptxas may also end with an internal error, above all in register allocation, or 
 pointer for values. Another way of allocating registers may avoid it. Otherwise lower optimisation
 levels are tried in turn, and the result records the level.
 
-On long straight-line code ptxas's time grows faster than the code. Beyond a number of instructions
+On long code ptxas's time grows faster than the code. Beyond a number of instructions or of blocks
 reached only by unrolled loops, it skips its most expensive optimisations, and the result records it.
 """
 
@@ -63,6 +63,10 @@ _OTHER_ALLOCATION = "--register-usage-level=10"
 _FEWER_OPTIMISATIONS = "-Ofc=mid"
 # The longest kernel that is tuned for has some 13,000.
 _MANY_INSTRUCTIONS = 25_000
+_FEWEST_OPTIMISATIONS = "-Ofc=max"
+# A thousand loops with loads take 15 s instead of 45 s and more; fewer optimisations save nothing there.
+_MANY_BLOCKS = 512
+_BLOCK_LABEL = "\n$L__BB"
 # The highest comes first.
 _LOWER_LEVELS = ("-Ofc=mid", "-O1", "-O0")
 # Lower optimisation levels use fewer registers.
@@ -355,7 +359,7 @@ def _assemble(
 ) -> Assembly:
     """Run ptxas, with as many options as it takes; see `assemble`."""
     options = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
-    level = _FEWER_OPTIMISATIONS if ptx.count(";\n") > _MANY_INSTRUCTIONS else ""
+    level = _usual_level(ptx)
 
     def run(*more: str) -> Assembly:
         # ptxas takes one level alone.
@@ -392,6 +396,13 @@ def _assemble(
             break
         best = better(best, *more)
     return best
+
+
+def _usual_level(ptx: str) -> str:
+    """Return the optimisation level for PTX of this size, "" for ptxas's own."""
+    if ptx.count(_BLOCK_LABEL) > _MANY_BLOCKS:
+        return _FEWEST_OPTIMISATIONS
+    return _FEWER_OPTIMISATIONS if ptx.count(";\n") > _MANY_INSTRUCTIONS else ""
 
 
 def _without_crash(run: Callable[..., Assembly], error: CrashError) -> Assembly:

@@ -272,6 +272,14 @@ def test_a_long_kernel_is_optimised_less(count: int, level: str) -> None:
     assert (made.level, made.crash) == (level, "")
 
 
+@pytest.mark.parametrize(("count", "level"), [(512, ""), (513, "-Ofc=max")])
+def test_a_kernel_of_many_blocks_is_optimised_least(count: int, level: str) -> None:
+    blocks = "".join(f"$L__BB0_{i}:\nadd.u32 %r1, %r1, {i};\n" for i in range(count))
+    body = "{ .reg .b32 %r<2>;\nmov.b32 %r1, 0;\n" + blocks + "ret;\n}\n"
+    assembly = assemble(HEADER + f".visible .entry k()\n{body}", SM_90)
+    assert (assembly.level, assembly.crash) == (level, "")
+
+
 def test_registers_are_allocated_in_another_way_first(tmp_path, monkeypatch) -> None:
     crashing_ptxas(tmp_path, monkeypatch, CRASHES["internal"][0], "*level=10*")
     made = assemble(EMPTY, SM_90)
