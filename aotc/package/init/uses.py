@@ -1,8 +1,8 @@
 """Collect the uses of a kernel's parameters, as evidence for their types and values.
 
-A flow-insensitive walk of the function's body and of all called jit functions. Abstract values
-track the base pointer of an address sum, the parameters in its offset, and the pointer a value
-was loaded through. A variable's value is the join of all its assignments.
+A walk of the function's body and of all called jit functions. Abstract values track the base
+pointer of an address sum, the parameters in its offset, and the pointer a value was loaded through.
+After a branch, and in a loop, a variable's value is the join of its assignments.
 
 Invariant: uses come from operations in the source, never from a parameter's name.
 """
@@ -29,11 +29,8 @@ from aotc.package.init.nodes import (
 )
 
 _MAX_DEPTH = 8
-_PASSES = (
-    3  # passes over a body: loop-carried values reach the loop's head, through one more variable
-)
-_LOADS = ("load",)
-_STORES = ("store",)
+_ROUNDS = 3  # of a loop: its values reach the head, through one more variable
+_LOADS, _STORES = ("load",), ("store",)
 _DESCRIPTOR_MAKERS = (
     "make_block_ptr",
     "make_tensor_descriptor",
@@ -43,8 +40,7 @@ _SHAPED = ("arange", "zeros", "full", "broadcast_to", "reshape", "view")
 _RANGES = ("range", "static_range")
 _PROPERTIES = ("dtype", "shape", "type", "numel", "itemsize", "primitive_bitwidth")
 _PROGRAM_INDICES = ("program_id", "num_programs")
-_CASTS = ("to", "cast")
-_CAST_KEYWORDS = ("dtype", "out_dtype")
+_CASTS, _CAST_KEYWORDS = ("to", "cast"), ("dtype", "out_dtype")
 # Functions of float arguments only.
 _FLOAT_FUNCTIONS = (
     *("exp", "exp2", "log", "log2", "sqrt", "sqrt_rn", "rsqrt", "sin", "cos", "tanh", "sigmoid"),
@@ -204,12 +200,9 @@ class _Walk:
 
     def run(self) -> Uses:
         self.uses_by_function[self.node] = self.uses
-        for _ in range(_PASSES):
-            for statement in self.node.body:
-                self.statement(statement)
+        for statement in self.node.body:
+            self.statement(statement)
         return self.uses
-
-    # -- statements ------------------------------------------------------------
 
     def statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Assign):
@@ -235,12 +228,30 @@ class _Walk:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):
                     self.visit(child)
+                elif isinstance(child, ast.stmt):
+                    self.statement(child)
         outer = self.is_in_loop
         self.is_in_loop |= is_loop(node)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.stmt):
-                self.statement(child)
+        if isinstance(node, ast.For | ast.While):
+            for _ in range(_ROUNDS):
+                self.join(self.block(node.body))
+        elif isinstance(node, ast.If):
+            after = self.block(node.body)
+            self.values = self.block(node.orelse)
+            self.join(after)
         self.is_in_loop = outer
+
+    def block(self, body: Sequence[ast.stmt]) -> dict[str, _Value]:
+        """Walk a block; return the values after it, and keep those before."""
+        before, self.values = self.values, dict(self.values)
+        for statement in body:
+            self.statement(statement)
+        after, self.values = self.values, before
+        return after
+
+    def join(self, other: Mapping[str, _Value]) -> None:
+        for name, value in other.items():
+            self.values[name] = self.values.get(name, _EMPTY) | value
 
     def note_counter(self, target: ast.expr, value: ast.expr) -> None:
         """Record a variable initialized to an integer; a loop keeps it one."""
@@ -251,12 +262,13 @@ class _Walk:
 
     def bind(self, target: ast.expr, value: _Value, source: ast.expr) -> None:
         if isinstance(target, ast.Name):
-            self.values[target.id] = self.values.get(target.id, _EMPTY) | value
+            self.values[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
             parts = source.elts if isinstance(source, ast.Tuple | ast.List) else []
             if len(parts) == len(target.elts):
-                for element, part in zip(target.elts, parts, strict=True):
-                    self.bind(element, self.visit(part), part)
+                values = [self.visit(part) for part in parts]
+                for bound in zip(target.elts, values, parts, strict=True):
+                    self.bind(*bound)
             else:
                 for element in target.elts:
                     self.bind(element, value, source)
@@ -271,8 +283,6 @@ class _Walk:
             value = self.visit(test)
             if isinstance(test, ast.Name):
                 self.uses.add(value.bases, Use.CONDITION)
-
-    # -- expressions -----------------------------------------------------------
 
     def visit(self, node: ast.expr) -> _Value:
         if isinstance(node, ast.Name):
@@ -373,8 +383,6 @@ class _Walk:
             return _EMPTY
         value = self.visit(node.value)
         return _EMPTY if node.attr in _PROPERTIES else value
-
-    # -- calls -----------------------------------------------------------------
 
     def call(self, node: ast.Call) -> _Value:
         path = dotted_path(node.func)

@@ -12,6 +12,7 @@ from aotc.frontend.python.resolve import find_definition
 from aotc.frontend.survey.support import Survey
 from aotc.package.init.uses import Use, Uses, uses_of
 
+USED_BOTH = Use.POINTER | Use.INDICES | Use.OFFSET | Use.INTEGER
 PRELUDE = "import triton\nimport triton.language as tl\n"
 
 
@@ -58,6 +59,8 @@ def of(path: Path) -> Uses:
         ("m = tl.load(p).to(q)", "q", Use.DTYPE),
         ("if tl.program_id(0) >= n:\n    return", "n", Use.INTEGER),
         ("x = tl.load(p).to(tl.float32) * n", "n", Use.FLOAT),
+        ("for i in range(4):\n    x = p + i\n    x = tl.load(x)", "p", Use.POINTER),
+        ("x = q\nfor i in range(4):\n    tl.load(p + x)\n    x = tl.load(q)", "q", USED_BOTH),
         ("x = tl.exp(n)", "n", Use.FLOAT),
         ("x = n.to(tl.float32)", "n", Use.FLOAT),
         ("x = tl.sum(tl.load(p).to(tl.float32)) / n", "n", Use.NOTHING),
