@@ -226,8 +226,9 @@ def _references(
     """Yield each distinct launch with its index and its reference, or the finding instead."""
     seen: dict[tuple[object, ...], None] = {}
     executed: dict[tuple[object, ...], None] = {}
+    patience = _Patience()
     for index in range(chooser.count):
-        pair = _reference(chooser, index, checks, executed)
+        pair = _reference(chooser, index, checks, executed, patience=patience)
         if pair is None:
             continue
         launch, reference = pair
@@ -245,24 +246,60 @@ def _reference(
     checks: Checks,
     executed: Container[tuple[object, ...]],
     first_spacing: int = 0,
+    patience: _Patience | None = None,
 ) -> tuple[Launch, Reference | Finding] | None:
     """Return a launch and its reference, or the finding instead.
 
     None if there is no such launch, or it is in `executed`. Where random indices lead outside of
-    buffers or select nothing, other ones are tried, and then one program, if a launch gives the grid.
+    buffers or select nothing, other ones are tried, and then other grids, if a launch gives it.
     """
     attempt = partial(_attempt, chooser, index, checks, executed, first_spacing)
-    first = attempt("any")
+    first = attempt(_Fallback())
     if first is None or _stores(first) or may_store_nothing(first[0].label):
         return first
-    others: list[tuple[Indices, bool]] = []
-    if any(name not in checks.inputs.ranges for name in chooser.roles.indices):
-        others = [(indices, False) for indices in _OTHER_INDICES]
-    conditions = chooser.conditions
-    if conditions.grid is None and conditions.may_run_alone:
-        others += _ALONE
-    attempts = (attempt(indices, is_alone=is_alone) for indices, is_alone in others)
-    return next((other for other in attempts if other is not None and _stores(other)), first)
+    patience = patience or _Patience()
+    attempts = map(attempt, _fallbacks(chooser, checks, len(first[0].grid)))
+    if patience.is_left and (
+        other := next((other for other in attempts if other is not None and _stores(other)), None)
+    ):
+        return other
+    patience.num_failed += 1
+    return first
+
+
+@dataclass(frozen=True, slots=True)
+class _Fallback:
+    """Another choice of a launch's indices and, unless empty, of its grid."""
+
+    indices: Indices = "any"
+    grid: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Count the launches for which no fallback stores anything."""
+
+    num_failed: int = 0
+
+    @property
+    def is_left(self) -> bool:
+        return self.num_failed < _MAX_FAILED
+
+
+def _fallbacks(chooser: Chooser, checks: Checks, rank: int) -> Iterator[_Fallback]:
+    has_indices = any(name not in checks.inputs.ranges for name in chooser.roles.indices)
+    if has_indices:
+        yield from map(_Fallback, _OTHER_INDICES)
+    if chooser.conditions.grid is not None or not chooser.conditions.may_change_grid:
+        return
+    grids = [(1,) * rank]
+    for axis in range(rank):
+        pair = 0 if axis else min(1, rank - 1)  # two programs of another axis, if there is one
+        grids.append(tuple({pair: 2, axis: _MANY}.get(i, 1) for i in range(rank)))
+    for grid in grids:
+        yield _Fallback("any", grid)
+        if has_indices:
+            yield _Fallback("few", grid)
 
 
 def _stores(attempt: tuple[Launch, Reference | Finding]) -> bool:
@@ -279,9 +316,7 @@ def _attempt(
     checks: Checks,
     executed: Container[tuple[object, ...]],
     first_spacing: int,
-    indices: Indices,
-    *,
-    is_alone: bool = False,
+    fallback: _Fallback,
 ) -> tuple[Launch, Reference | Finding] | None:
     """Return a launch and its reference, or the finding instead.
 
@@ -299,8 +334,8 @@ def _attempt(
         launch = chooser.launch(index, spacing)
         if launch is None:
             break
-        grid = (1,) * len(launch.grid) if is_alone else launch.grid
-        launch = replace(launch, indices=indices, grid=grid)
+        grid = fallback.grid or launch.grid
+        launch = replace(launch, indices=fallback.indices, grid=grid)
         if launch.key in executed:
             return None
         try:
@@ -331,7 +366,8 @@ def _is_certain(chooser: Chooser, launch: Launch, inputs: Inputs) -> bool:
 
 
 _OTHER_INDICES: tuple[Indices, ...] = ("few", "distinct", "cumulative")
-_ALONE: tuple[tuple[Indices, bool], ...] = (("any", True), ("few", True))
+_MANY = 16  # programs of an axis, if they number pairs or tiles of something
+_MAX_FAILED = 4
 _BY_ORDER = "the result in {} depends on the order in which programs update memory atomically"
 _BY_ROUNDING = "which elements it reads depends on how floats are rounded"
 

@@ -85,7 +85,7 @@ class Conditions:
     `named`; None stands for all. `fixed` are arguments with compiled-in values. `num_stages` is the
     default of loops; `num_groups` of warps take a program's tiles in turn. With `may_be_left_out`, a
     launch may exceed `max_programs`, and only some of its programs run. Without `may_alias` no two
-    arguments share memory. `num_ctas` run a program. Of a free grid, one `may_run_alone`.
+    arguments share memory. `num_ctas` run a program. Only a grid that `may_change_grid` is retried.
     """
 
     grid: Callable[[Mapping[str, int]], tuple[int, ...]] | None
@@ -100,7 +100,7 @@ class Conditions:
     may_be_left_out: bool = False
     may_alias: bool = True
     num_ctas: int = 1
-    may_run_alone: bool = True
+    may_change_grid: bool = True
 
 
 @dataclass(slots=True)
