@@ -21,7 +21,7 @@ from aotc.package.init.draft import listed
 from aotc.package.init.launches import Host
 from aotc.package.init.samples import Samples
 from aotc.package.init.subject import Line, Subject, todo
-from aotc.package.init.uses import Use
+from aotc.package.init.use import Use
 from aotc.package.manifest.toml_text import toml
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)

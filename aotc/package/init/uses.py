@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Flag, auto
+from dataclasses import dataclass, replace
 
 from aotc.frontend.source import SourceFile
 from aotc.frontend.survey.support import Survey
@@ -27,6 +26,7 @@ from aotc.package.init.nodes import (
     is_none,
     parameter_names,
 )
+from aotc.package.init.use import Use, Uses
 
 _MAX_DEPTH = 8
 _ROUNDS = 3  # of a loop: its values reach the head, through one more variable
@@ -46,6 +46,12 @@ _FLOAT_FUNCTIONS = (
     *("exp", "exp2", "log", "log2", "sqrt", "sqrt_rn", "rsqrt", "sin", "cos", "tanh", "sigmoid"),
     *("erf", "fma", "fdiv", "div_rn"),
 )
+_WORDS = {
+    "cache_modifier": "",
+    "eviction_policy": "",
+    "sem": "relaxed",
+    "scope": "gpu",
+}  # usual ones
 _INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _INTEGER_OPERATORS = (
     *(ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift),
@@ -53,68 +59,8 @@ _INTEGER_OPERATORS = (
 )
 
 
-class Use(Flag):
-    """The ways a kernel uses a parameter."""
-
-    NOTHING = 0
-    POINTER = auto()
-    """Memory is accessed through it."""
-    DESCRIPTOR = auto()
-    """Its own `load` or `store` is called."""
-    OFFSET = auto()
-    """It is part of an address."""
-    BOUND = auto()
-    """Indices of elements are compared with it."""
-    INTEGER = auto()
-    FLOAT = auto()
-    CONDITION = auto()
-    """It is the whole condition of an `if`."""
-    NONE_TEST = auto()
-    """It is compared with None."""
-    EXTENT = auto()
-    """It is an extent of a tile."""
-    TRIPS = auto()
-    """It bounds an unrolled loop."""
-    DTYPE = auto()
-    """Values are cast to it."""
-    INDICES = auto()
-    """It points to integers, such as offsets."""
-    ADDRESSES = auto()
-    """It points to pointers."""
-    BITS = auto()
-    """It points to packed integers: loads are shifted or masked."""
-
-
 # Uses in a callee that apply to the caller's parameter only when it is passed unchanged.
 _DIRECT = Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.TRIPS | Use.DTYPE
-
-
-@dataclass
-class Uses:
-    """The uses of each parameter of one function, and the constants it is compared with.
-
-    `stored` are the integer types of casts before stores through a pointer. `blocks` are, for each
-    axis of a descriptor, the parameters its offsets are multiples of; None if unknown.
-    """
-
-    uses: dict[str, Use] = field(default_factory=dict[str, Use])
-    stored: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    blocks: dict[str, tuple[frozenset[str] | None, ...]] = field(
-        default_factory=dict[str, tuple[frozenset[str] | None, ...]]
-    )
-    compared: dict[str, list[ast.expr]] = field(default_factory=dict[str, list[ast.expr]])
-    returns_float: bool = False
-
-    def of(self, name: str) -> Use:
-        """Return a parameter's uses."""
-        return self.uses.get(name, Use.NOTHING)
-
-    def add(self, names: frozenset[str], use: Use) -> None:
-        """Record a use of parameters."""
-        for name in names:
-            self.uses[name] = self.of(name) | use
-
-
 _NONE: frozenset[str] = frozenset()
 
 
@@ -392,8 +338,10 @@ class _Walk:
         args = [self.visit(arg) for arg in node.args]
         named = {keyword.arg or "": self.visit(keyword.value) for keyword in node.keywords}
         for keyword in node.keywords:
-            if keyword.arg in _CAST_KEYWORDS:
-                self.uses.add(_direct(keyword.value, named[keyword.arg]), Use.DTYPE)
+            direct, word = _direct(keyword.value, named[keyword.arg or ""]), keyword.arg or ""
+            self.uses.add(direct if word in _CAST_KEYWORDS else _NONE, Use.DTYPE)
+            for option in direct if word in _WORDS else _NONE:
+                self.uses.compared.setdefault(option, []).append(ast.Constant(_WORDS[word]))
         callee = self.callee(node.func)
         if callee is not None:
             return self.called(callee, node, args, named)

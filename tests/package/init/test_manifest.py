@@ -128,6 +128,16 @@ def test_lines(write: Write, parameters: str, value: str, line: str) -> None:
     assert line in write(KERNEL.format(parameters, value)).text
 
 
+def test_operands_of_a_dot_in_int32_are_bytes(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(a, b, out):\n"
+        "    at = tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)\n"
+        "    sums = tl.dot(tl.load(a + at), tl.load(b + at), tl.zeros([32, 32], tl.int32))\n"
+        "    tl.store(out + at, sums)\n"
+    )
+    assert kernel["types"] == {"T": ["i8"]}
+
+
 def test_a_guess_for_which_programs_meet_is_changed(tables: Tables) -> None:
     (kernel,) = tables(
         "@triton.jit\ndef k(p, WIDTH: tl.constexpr, N: tl.constexpr):\n"

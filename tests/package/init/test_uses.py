@@ -10,7 +10,8 @@ import pytest
 from aotc.frontend.python.globals import describe_function
 from aotc.frontend.python.resolve import find_definition
 from aotc.frontend.survey.support import Survey
-from aotc.package.init.uses import Use, Uses, uses_of
+from aotc.package.init.use import Use, Uses
+from aotc.package.init.uses import uses_of
 
 USED_BOTH = Use.POINTER | Use.INDICES | Use.OFFSET | Use.INTEGER
 PRELUDE = "import triton\nimport triton.language as tl\n"
