@@ -12,7 +12,7 @@ from aotc.package.manifest.toml_text import toml
 
 _ELEMENTS = ("i32", "i64", "u8", "fp32", "i1", "i8", "fp8e4nv")
 _KINDS = (
-    ("bf16", "fp32", "fp16"),
+    ("bf16", "fp32", "fp16", "fp64"),
     ("i64", "i32", "u8", "i8", "u32"),
     ("i1", "i8", "u8", "i32", "fp32"),
 )

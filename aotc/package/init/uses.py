@@ -52,6 +52,7 @@ _WORDS = {
     "sem": "relaxed",
     "scope": "gpu",
 }  # usual ones
+_LARGE = 64  # a code: floats are compared with smaller integers
 _INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _INTEGER_OPERATORS = (
     *(ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift),
@@ -138,7 +139,7 @@ class _Walk:
         self.depth = depth
         self.uses = Uses()
         self.parameters = parameter_names(node)
-        self.counters: set[str] = set()
+        self.counters: dict[str, int] = {}
         self.is_in_loop = False
         self.values = {
             name: _Value(frozenset([name]), frozenset([name])) for name in self.parameters
@@ -202,9 +203,9 @@ class _Walk:
     def note_counter(self, target: ast.expr, value: ast.expr) -> None:
         """Record a variable initialized to an integer; a loop keeps it one."""
         if isinstance(target, ast.Name):
-            self.counters.discard(target.id)
+            self.counters.pop(target.id, None)
             if isinstance(value, ast.Constant) and type(value.value) is int:
-                self.counters.add(target.id)
+                self.counters[target.id] = value.value
 
     def bind(self, target: ast.expr, value: _Value, source: ast.expr) -> None:
         if isinstance(target, ast.Name):
@@ -305,6 +306,8 @@ class _Walk:
                 continue
             if any(is_negative(side) for side in other_sides):
                 self.uses.add(value.loaded, Use.INDICES)
+            if not value.is_float and any(self.number(side) >= _LARGE for side in other_sides):
+                self.uses.add(value.loaded, Use.BITS)
             if all(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
                 for name in direct:
                     self.uses.compared.setdefault(name, []).extend(other_sides)
@@ -322,6 +325,12 @@ class _Walk:
             elif any(value.is_float for value in rest):
                 self.uses.add(direct, Use.FLOAT)
         return _EMPTY
+
+    def number(self, node: ast.expr) -> int:
+        """Return an integer literal, or that of a variable; 0 for anything else."""
+        if isinstance(node, ast.Name):
+            return self.counters.get(node.id, 0)
+        return node.value if isinstance(node, ast.Constant) and type(node.value) is int else 0
 
     def attribute(self, node: ast.Attribute) -> _Value:
         if node.attr == "element_ty" and isinstance(node.value, ast.Attribute):
@@ -475,7 +484,8 @@ class _Walk:
             self.uses.add(_direct(subject, value), Use.FLOAT)
         elif is_integer:
             self.uses.add(_direct(subject, value), Use.INTEGER)
-        converted = replace(value.plain, is_float="float" in text)
+        is_open = not (is_float or is_integer)  # a parameter names the dtype
+        converted = replace(value.plain, is_float=value.is_float if is_open else "float" in text)
         return replace(converted, is_integer=is_integer) if is_float or is_integer else converted
 
     def callee(self, node: ast.expr) -> Function | None:

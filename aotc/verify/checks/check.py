@@ -199,6 +199,7 @@ def check_kernel(
         for reference, execution in zip(references, execute_together(references), strict=True):
             if execution is not None:
                 executions[reference.launch.key] = execution
+    may_be_whole = bool(roles.extents)
     for index, launch, reference in launches:
         if isinstance(reference, Reference):
             try:
@@ -212,7 +213,9 @@ def check_kernel(
             except _OpenError as error:
                 if chooser.is_optional(index):
                     continue
-                finding = _finding(launch, "passed over", str(error))
+                whole = _check_whole(chooser, index, checks, execute) if may_be_whole else None
+                may_be_whole = whole is not None
+                finding = whole or _finding(launch, "passed over", str(error))
         else:
             finding = reference
         yield finding
@@ -269,10 +272,11 @@ def _reference(
 
 @dataclass(frozen=True, slots=True)
 class _Fallback:
-    """Another choice of a launch's indices and, unless empty, of its grid."""
+    """Another choice of a launch's indices, of its grid unless empty, and of its extents."""
 
     indices: Indices = "any"
     grid: tuple[int, ...] = ()
+    is_whole: bool = False
 
 
 @dataclass(slots=True)
@@ -290,6 +294,8 @@ def _fallbacks(chooser: Chooser, checks: Checks, rank: int) -> Iterator[_Fallbac
     has_indices = any(name not in checks.inputs.ranges for name in chooser.roles.indices)
     if has_indices:
         yield from map(_Fallback, _OTHER_INDICES)
+    if chooser.roles.extents:
+        yield _Fallback(is_whole=True)
     if chooser.conditions.grid is not None or not chooser.conditions.may_change_grid:
         return
     grids = [(1,) * rank]
@@ -322,6 +328,8 @@ def _attempt(
 
     None if there is no such launch, or it is in `executed`.
     """
+    if fallback.is_whole:
+        chooser = replace(chooser, is_whole=True)
     failed: tuple[Launch, Finding] | None = None
     spacings = chooser.spacings(index)[first_spacing:]
     rewrites = False
@@ -429,6 +437,17 @@ def _check_launch(
         lane_instructions=execution.lane_instructions,
         num_stored=reference.num_stored,
     )
+
+
+def _check_whole(chooser: Chooser, index: int, checks: Checks, execute: Execute) -> Finding | None:
+    """Return the outcome of a launch of whole blocks, without lanes that masks leave undefined."""
+    attempt = _attempt(chooser, index, checks, (), 0, _Fallback(is_whole=True))
+    if attempt is None or not isinstance(attempt[1], Reference):
+        return None
+    try:
+        return _check_launch(chooser, attempt[1], checks, execute, None)
+    except _OpenError:
+        return None
 
 
 def _retry_nearer(

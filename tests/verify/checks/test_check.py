@@ -234,6 +234,11 @@ def test_more_programs_run_where_few_store_nothing() -> None:
     assert (findings[0].grid, findings[0].num_stored) == ((16,), 6 * 16 * 4)
 
 
+def test_whole_tiles_are_tried_where_others_are_undefined() -> None:
+    findings = [finding for finding in _check("tile_sums") if finding.num_stored]
+    assert {(finding.status, finding.scalars["n_rows"]) for finding in findings} == {("right", 16)}
+
+
 def test_rows_longer_than_any_extent_get_room() -> None:
     """Overlapping rows would be swapped in an unknown order."""
     findings = _check("halves")
