@@ -153,11 +153,13 @@ def test_a_constant_is_computed_from_defaults_and_other_guesses(tables: Tables) 
         "    at = tl.arange(0, BLOCK)\n"
         "    tl.store(p + at, at << (32 // BITS), mask=at < D)\n"
         "def largest(n):\n"
-        "    return min(triton.next_power_of_2(n), 64)\n"
+        "    size = min(triton.next_power_of_2(n), 64)\n"
+        "    return size, 4\n"
         "def run(x, bits=4, half=None):\n"
         "    rows, d = x.shape\n"
         "    width = d // 4\n"
-        "    k[(1,)](x, width, 2 * largest(width), bits)\n"
+        "    block, warps = largest(width)\n"
+        "    k[(1,)](x, width, 2 * block, bits)\n"
     )
     assert kernel["constants"] == {"D": 16, "BITS": 4}
     assert kernel["configs"]["BLOCK"] == [32]
