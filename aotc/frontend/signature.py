@@ -39,6 +39,7 @@ from aotc.ir.types import (
     PointerType,
     ScalarType,
 )
+from aotc.tuple_constant import tuple_of
 from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
 _TYPE = re.compile(
@@ -299,12 +300,15 @@ def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
 def constant_operand(value: object, name: str) -> Operand:
     """Convert a constant of a manifest or caller to an operand.
 
-    The name of a dtype becomes the dtype; "None" becomes None, since manifests have no null.
+    The name of a dtype becomes the dtype, "(16, 32)" a tuple, and "None" None, since manifests have
+    no null.
 
     Raises: CompileError for a value of an unusable type.
     """
     if value == "None":
         return None
+    if isinstance(value, str):
+        value = tuple_of(value) or value
     if isinstance(value, str):
         dtype_name = value.removeprefix("*").removeprefix("tl.")
         dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(dtype_name, dtype_name))

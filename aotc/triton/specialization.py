@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aotc.runtime import NotFoundError
 from aotc.triton.archives import extract_identity, identity, manifest_name
 from aotc.triton.extract import has_other_source
+from aotc.tuple_constant import tuple_of, tuple_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -147,6 +148,8 @@ def is_same_constant(passed: Any, built: Any) -> bool:
     """Return whether a launch's constant equals a kernel's."""
     if is_function(passed) and isinstance(built, tuple):
         return built in (identity(passed.fn), extract_identity(passed))
+    if isinstance(built, str) and (text := tuple_text(constant(passed))):
+        return text == tuple_text(tuple_of(built))
     is_dtype = type(getattr(passed, "value", passed)).__name__ == "dtype"
     passed, built = constant(passed), constant(built)
     if isinstance(built, str):
@@ -200,7 +203,7 @@ def argument_type(value: Any, function_text: Callable[[Any], Any] = _function_te
 def _constant_text(value: Any) -> Any:
     if hasattr(value, "fn"):
         return manifest_name(value.fn)
-    return constant(value)
+    return tuple_text(constant(value)) or constant(value)
 
 
 def unsaid(jitted: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -> str:
@@ -223,7 +226,8 @@ def unsaid(jitted: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -
 def _is_constant_said(value: Any) -> bool:
     if is_function(value):
         return not value.fn.__code__.co_freevars
-    return constant(value) is None or isinstance(constant(value), (bool, int, float, str))
+    plain = constant(value)
+    return plain is None or isinstance(plain, (bool, int, float, str)) or bool(tuple_text(plain))
 
 
 def _is_type_said(value: Any) -> bool:

@@ -240,6 +240,24 @@ def swizzled(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def lower_pairs(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store x for each pair of 4 tiles, the first one after the second; a program is a pair."""
+    first, second = tl.program_id(0) // 4, tl.program_id(0) % 4
+    if first > second:
+        i = tl.arange(0, BLOCK)
+        tl.store(out_ptr + tl.program_id(0) * BLOCK + i, tl.load(x_ptr + first * BLOCK + i))
+
+
+@triton.jit
+def tile_sums(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store the sum of each tile; only of whole tiles is it defined."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(x_ptr + row * stride + col, mask=(row < n_rows) & (col < n_cols))
+    tl.store(out_ptr + tl.program_id(0) * 64 + tl.program_id(1), tl.sum(x))
+
+
+@triton.jit
 def next_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
     """Store each row of x plus 1 as the next row of out; out may be x."""
     i = tl.arange(0, BLOCK)

@@ -56,6 +56,10 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     "tiles": {
         "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
     },
+    "tile_sums": {
+        "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
+    },
+    "lower_pairs": {"x_ptr": "*i32", "out_ptr": "*i32"},
     "swizzled": {
         "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
     },

@@ -12,10 +12,11 @@ from aotc.package.manifest.toml_text import toml
 
 _ELEMENTS = ("i32", "i64", "u8", "fp32", "i1", "i8", "fp8e4nv")
 _KINDS = (
-    ("bf16", "fp32", "fp16"),
+    ("bf16", "fp32", "fp16", "fp64"),
     ("i64", "i32", "u8", "i8", "u32"),
     ("i1", "i8", "u8", "i32", "fp32"),
 )
+_OPERANDS = ("i8", "fp8e4nv", "i32")  # of dots and shifts, where no float fits
 _DTYPES = ("fp32", "bf16", "fp16", "i32", "u8")
 _SCALARS = ("i32", "fp32", "i64", "i1")
 _SMALLEST = 16
@@ -47,7 +48,8 @@ def type_changes(draft: Draft) -> Iterator[Change]:
             yield from _descriptors(draft, name, line)
     for name, line in draft.sections["types"].items():
         values = listed(line)
-        for other in next((dtypes for dtypes in _KINDS if values[0] in dtypes), ()):
+        kind = next((dtypes for dtypes in _KINDS if values[0] in dtypes), ())
+        for other in (*kind, *(dtype for dtype in _OPERANDS if dtype not in kind)):
             if (other,) != values and not line.is_given:
                 yield Change("types", name, replace(line, value=as_list([other])))
     for name, line in lines.items():

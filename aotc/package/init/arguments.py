@@ -15,7 +15,7 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.ir.types import SCALARS
 from aotc.package.init.dtypes import dtype_name
 from aotc.package.init.subject import Line, Subject, todo
-from aotc.package.init.uses import Use
+from aotc.package.init.use import Use
 from aotc.package.manifest import argument_type
 
 _TYPE_VARIABLES: Mapping[str, tuple[str, ...]] = {

@@ -21,7 +21,7 @@ from aotc.package.init.draft import listed
 from aotc.package.init.launches import Host
 from aotc.package.init.samples import Samples
 from aotc.package.init.subject import Line, Subject, todo
-from aotc.package.init.uses import Use
+from aotc.package.init.use import Use
 from aotc.package.manifest.toml_text import toml
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
@@ -120,8 +120,10 @@ def _place(
         blocks = _UNROLLED_ROW_BLOCKS if use & Use.TRIPS else _ROW_BLOCKS
         lines.configs[name] = Line(_listed(blocks), "those that your rows need")
     elif is_block_name(name):
-        block = _sample(subject, name, lines) or (_TRIPS if use & Use.TRIPS else BLOCK)
-        lines.configs[name] = todo(f"[{toml(block)}]", "the sizes that launches pass")
+        sample = _sample(subject, name, lines)
+        block = _TRIPS if use & Use.TRIPS else BLOCK
+        size = sample if isinstance(sample, int) and sample else block
+        lines.configs[name] = todo(f"[{size}]", "the sizes that launches pass")
     else:
         sample = _sample(subject, name, lines)
         if isinstance(sample, int) and sample > _MAX_EXTENT:

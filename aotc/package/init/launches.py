@@ -20,6 +20,7 @@ from aotc.frontend.values import Function, show
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.types import SCALARS
 from aotc.package.init.dtypes import dtype_name
+from aotc.tuple_constant import tuple_text
 
 Kind: TypeAlias = Literal["int", "float", "bool", "tensor", ""]
 
@@ -122,6 +123,9 @@ class Host:
             return dtype
         if value is None or isinstance(value, bool | int | float | str):
             return value
+        text = tuple_text(value)
+        if text:
+            return text
         name = show(value)
         if name in SCALARS:
             return name

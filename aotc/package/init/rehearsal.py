@@ -36,7 +36,7 @@ def rehearse(variant: VariantSpec) -> Outcome:
         grid=None if not variant.grid else lambda scalars: _extents(variant.grid, values, scalars),
         admits=lambda _: True,
         fixed=values,
-        may_run_alone=False,
+        may_change_grid=False,
     )
     roles = roles_of(kernel, {}, lambda _: False)  # one exact run of each launch
     num_stored: list[int] = []

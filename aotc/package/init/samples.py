@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from aotc.package.init.launches import Host
 from aotc.package.init.nodes import defaults, is_none
+from aotc.tuple_constant import tuple_of
 
 EXTENT = 64
 """The extent of a tensor's axis, where nothing tells it."""
@@ -119,4 +120,6 @@ class _Substitution(ast.NodeTransformer):
 def _constant(value: object) -> ast.expr:
     if not isinstance(value, bool | int | float | str):
         raise LookupError  # noqa: TRY004 - it is open
+    if isinstance(value, str) and tuple_of(value) is not None:
+        return ast.parse(value, mode="eval").body
     return ast.Constant(value)

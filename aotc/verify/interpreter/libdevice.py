@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,6 +48,16 @@ def _exponent(value: Array) -> Array:
     return np.where(np.isfinite(value) & (value != 0), np.frexp(value)[1] - 1.0, np.abs(value))
 
 
+_INT_MAX = (1 << 31) - 1
+
+
+def _ilogb(value: float) -> int:
+    if math.isinf(value):
+        return _INT_MAX
+    is_zero = math.isnan(value) or value == 0.0
+    return -1 - _INT_MAX if is_zero else math.frexp(value)[1] - 1
+
+
 _UNARY: dict[str, _Unary] = {
     **{name: getattr(np, name) for name in ("exp", "exp2", "expm1", "log", "log2", "log10")},
     **{name: getattr(np, name) for name in ("log1p", "sqrt", "cbrt", "sin", "cos", "tan")},
@@ -54,8 +65,6 @@ _UNARY: dict[str, _Unary] = {
     **{f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan")},
     **{f"a{name}": getattr(np, f"arc{name}") for name in ("sinh", "cosh", "tanh")},
     "fabs": np.abs,
-    "abs": np.abs,
-    "llabs": np.abs,
     "rint": np.rint,
     "nearbyint": np.rint,
     "round": _round,
@@ -71,6 +80,7 @@ _UNARY: dict[str, _Unary] = {
     "tgamma": _each(math.gamma),
     "normcdf": _each(lambda value: 0.5 * math.erfc(-value / math.sqrt(2.0))),
     "logb": _exponent,
+    "ilogb": np.frompyfunc(_ilogb, 1, 1),
     "isnan": np.isnan,
     "isnand": np.isnan,
     "isinf": np.isinf,
@@ -103,6 +113,37 @@ _BINARY: dict[str, _Binary] = {
     "ldexp": lambda a, b: np.ldexp(a, clipped(b, -4096, 4096).astype(np.int32)),
     "scalbn": lambda a, b: np.ldexp(a, clipped(b, -4096, 4096).astype(np.int32)),
 }
+_INTEGERS = ("abs", "clz", "ffs", "popc", "brev", "mulhi", "hadd", "rhadd", "sad")
+_INTEGER_NAMES = {
+    **{name: name for name in _INTEGERS},
+    **{f"{name}ll": name for name in ("clz", "ffs", "popc", "brev")},
+    **{f"u{name}": name for name in ("mulhi", "hadd", "rhadd", "sad")},
+    "llabs": "abs",
+    "mul64hi": "mulhi",
+    "umul64hi": "mulhi",
+}
+
+
+def _of_bits(name: str, bits: int, a: int, b: int = 0, c: int = 0) -> int:
+    """Return a function of `_INTEGERS`, for registers of so many bits."""
+    word = a & (1 << bits) - 1
+    match name:
+        case "abs" | "sad":
+            return abs(a - b) + c
+        case "clz":
+            return bits - word.bit_length()
+        case "ffs":
+            return (a & -a).bit_length()
+        case "popc":
+            return word.bit_count()
+        case "brev":
+            return int(f"{word:0{bits}b}"[::-1], 2)
+        case "mulhi":
+            return a * b >> bits
+        case _:
+            return a + b + (name == "rhadd") >> 1
+
+
 _BITS = ("int_as_float", "uint_as_float", "float_as_int", "float_as_uint")
 _BITS64 = ("longlong_as_double", "double_as_longlong")
 # fmul_rn, drcp_rz, fsqrt_ru: one operation in a rounding mode.
@@ -140,7 +181,7 @@ EXACT = frozenset(
             "fma_rn",
         ),
         *(name for name in _ROUNDED if name.endswith("_rn") and "rsqrt" not in name),
-        *(*_BITS, *_BITS64),
+        *(*_BITS, *_BITS64, *_INTEGER_NAMES, "ilogb", "ilogbf"),
     )
 )
 """The functions with one rounding or none."""
@@ -154,6 +195,8 @@ def evaluate(symbol: str, arguments: Sequence[Array], target: ScalarType) -> Arr
     if name in ("fma", "fmaf", "fma_rn", "fmaf_rn"):
         a, b, c = arguments
         return numerics.fma(a, b, c, target)
+    if name in _INTEGER_NAMES:
+        return _of_integers(_INTEGER_NAMES[name], arguments, target)
     table: Mapping[str, Callable[..., Any]] = {1: _UNARY, 2: _BINARY}.get(len(arguments), {})
     name = _ROUNDED.get(name, name).removeprefix("fast_")
     function = table.get(name) or table.get(name.removesuffix("f"))
@@ -163,6 +206,15 @@ def evaluate(symbol: str, arguments: Sequence[Array], target: ScalarType) -> Arr
         return None
     value = np.asarray(function(*(argument.astype(np.float64) for argument in arguments)))
     return round_to(value, target) if target.is_float else value.astype(dtype_of(target))
+
+
+def _of_integers(name: str, arguments: Sequence[Array], target: ScalarType) -> Array:
+    """Return a function of integers, wrapped to the target's bits."""
+    bits = 8 * arguments[0].dtype.itemsize
+    function: Any = np.frompyfunc(partial(_of_bits, name, bits), len(arguments), 1)
+    out: Any = function(*(argument.astype(object) for argument in arguments))
+    unsigned = np.asarray(out & (1 << target.bits) - 1).astype(f"u{target.size_bytes}")
+    return view(unsigned, dtype_of(target))
 
 
 def _conversion(mode: str, target: ScalarType) -> _Unary | None:

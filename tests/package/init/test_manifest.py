@@ -128,6 +128,16 @@ def test_lines(write: Write, parameters: str, value: str, line: str) -> None:
     assert line in write(KERNEL.format(parameters, value)).text
 
 
+def test_operands_of_a_dot_in_int32_are_bytes(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(a, b, out):\n"
+        "    at = tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)\n"
+        "    sums = tl.dot(tl.load(a + at), tl.load(b + at), tl.zeros([32, 32], tl.int32))\n"
+        "    tl.store(out + at, sums)\n"
+    )
+    assert kernel["types"] == {"T": ["i8"]}
+
+
 def test_a_guess_for_which_programs_meet_is_changed(tables: Tables) -> None:
     (kernel,) = tables(
         "@triton.jit\ndef k(p, WIDTH: tl.constexpr, N: tl.constexpr):\n"
@@ -143,11 +153,13 @@ def test_a_constant_is_computed_from_defaults_and_other_guesses(tables: Tables) 
         "    at = tl.arange(0, BLOCK)\n"
         "    tl.store(p + at, at << (32 // BITS), mask=at < D)\n"
         "def largest(n):\n"
-        "    return min(triton.next_power_of_2(n), 64)\n"
+        "    size = min(triton.next_power_of_2(n), 64)\n"
+        "    return size, 4\n"
         "def run(x, bits=4, half=None):\n"
         "    rows, d = x.shape\n"
         "    width = d // 4\n"
-        "    k[(1,)](x, width, 2 * largest(width), bits)\n"
+        "    block, warps = largest(width)\n"
+        "    k[(1,)](x, width, 2 * block, bits)\n"
     )
     assert kernel["constants"] == {"D": 16, "BITS": 4}
     assert kernel["configs"]["BLOCK"] == [32]

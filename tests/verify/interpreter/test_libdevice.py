@@ -73,5 +73,36 @@ def test_special_functions() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("symbol", "operands", "expected"),
+    [
+        ("clz", [1], 31),
+        ("clzll", [-1], 0),
+        ("popc", [-1], 32),
+        ("ffs", [8], 4),
+        ("ffs", [0], 0),
+        ("brev", [1], -(2**31)),
+        ("mulhi", [-(2**31), 2], -1),
+        ("hadd", [-3, 2], -1),
+        ("sad", [-3, 2, 7], 12),
+        ("abs", [-5], 5),
+    ],
+)
+def test_functions_of_integers(symbol: str, operands: list[int], expected: int) -> None:
+    kind = np.int64 if symbol.endswith("ll") else np.int32
+    values = [np.array([operand, operand], kind) for operand in operands]
+    out = evaluate(f"__nv_{symbol}", values, I32)
+    assert out is not None
+    assert out.tolist() == [expected, expected]
+    assert f"__nv_{symbol}" in EXACT
+
+
+def test_exponents_of_floats() -> None:
+    values = np.array([8.0, 0.75, 0.0, np.inf, np.nan], np.float32)
+    out = evaluate("__nv_ilogbf", [values], I32)
+    assert out is not None
+    assert out.tolist() == [3, -1, -(2**31), 2**31 - 1, -(2**31)]
+
+
 def test_an_unknown_function_has_no_value() -> None:
     assert evaluate("__nv_unheard_of", [_X], FP32) is None
