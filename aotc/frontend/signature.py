@@ -285,7 +285,8 @@ def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
 def constant_operand(value: object, name: str) -> Operand:
     """Convert a constant of a manifest or caller to an operand.
 
-    The name of a dtype becomes the dtype; "None" becomes None, since manifests have no null.
+    The name of a dtype becomes the dtype; "None" becomes None, since manifests have no null. A
+    tuple may be a text, as in "(1, 'fp16')".
 
     Raises: CompileError for a value of an unusable type.
     """
@@ -295,7 +296,8 @@ def constant_operand(value: object, name: str) -> Operand:
         dtype_name = value.removeprefix("*").removeprefix("tl.")
         dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(dtype_name, dtype_name))
         if dtype is None:
-            return value
+            items = tuple_in(value)
+            return value if items is None else constant_operand(items, name)
         return PointerType(dtype) if value.startswith("*") else dtype
     if isinstance(value, tuple | list):
         items = type_cast("tuple[object, ...]", value)
@@ -306,6 +308,17 @@ def constant_operand(value: object, name: str) -> Operand:
         f"the constant {name} must be a number, a truth value, a string, a dtype or None, "
         f"got {value!r}"
     )
+
+
+def tuple_in(text: str) -> tuple[object, ...] | None:
+    """Return the tuple that a text is as a Python literal, None if it is none."""
+    if not text.startswith("("):
+        return None
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return type_cast("tuple[object, ...]", value) if isinstance(value, tuple) else None
 
 
 def _add_default_constants(

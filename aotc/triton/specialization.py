@@ -6,10 +6,12 @@ its dtype. Constants are compared with their types: `True`, 1 and 1.0 are distin
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 # By the name of a torch dtype, or the typestr of __cuda_array_interface__ without its byte order.
 _DTYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
-    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "bool": "i1",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "bool": "i1", "int1": "i1",
     **{f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
     "f2": "fp16", "f4": "fp32", "f8": "fp64", "b1": "i1",
     **{f"{kind}{bits // 8}": f"{kind}{bits}" for kind in "iu" for bits in (8, 16, 32, 64)},
@@ -121,11 +123,13 @@ def scalar_type(value: Any) -> str:
 
 
 def constant(value: Any) -> Any:
-    """Return a constant in archive form: a value, a dtype's name, or a function's key."""
+    """Return a constant in archive form: a value, a dtype's name, a tuple, or a function's key."""
     if type(value).__name__ == "constexpr":
         value = value.value
     if isinstance(value, Enum):
         value = value.value
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return None if value == "None" else value  # the manifest's spelling
     if type(value).__name__ == "dtype":  # Triton's and NumPy's have a name, torch's is its text
@@ -148,12 +152,27 @@ def is_same_constant(passed: Any, built: Any) -> bool:
     if is_function(passed) and isinstance(built, tuple):
         return built in (identity(passed.fn), extract_identity(passed))
     is_dtype = type(getattr(passed, "value", passed)).__name__ == "dtype"
+    items = items_of(getattr(passed, "value", passed))
+    if items is not None and isinstance(built, str):
+        parts = _literal_tuple(built)
+        same = map(is_same_constant, items, parts or ())
+        return parts is not None and len(items) == len(parts) and all(same)
     passed, built = constant(passed), constant(built)
     if isinstance(built, str):
         # A manifest may write a dtype as Python does: torch.bfloat16, tl.bfloat16.
         built = dtype_word(built.rpartition(".")[2]) if is_dtype else built
         built = _SPELLINGS.get(built, built)
     return type(passed) is type(built) and passed == built
+
+
+@lru_cache(None)
+def _literal_tuple(text: str) -> tuple[Any, ...] | None:
+    """Return the tuple of a constant's text, None if it is none."""
+    try:
+        value = ast.literal_eval(text) if text.startswith("(") else None
+    except (ValueError, SyntaxError):
+        return None
+    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else None
 
 
 # ---- as text -----------------------------------------------------------------------------------
@@ -223,7 +242,10 @@ def unsaid(jitted: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -
 def _is_constant_said(value: Any) -> bool:
     if is_function(value):
         return not value.fn.__code__.co_freevars
-    return constant(value) is None or isinstance(constant(value), (bool, int, float, str))
+    said = constant(value)
+    if isinstance(said, tuple) and not hasattr(value, "_fields"):
+        return all(map(_is_constant_said, cast("tuple[Any, ...]", value)))
+    return said is None or isinstance(said, (bool, int, float, str))
 
 
 def _is_type_said(value: Any) -> bool:

@@ -358,17 +358,25 @@ class _Table:
             return f"({', '.join(items)}{',' * (len(items) == 1)})"
         if kind == "constexpr":
             constant = self.first["constants"][name]
+            if "function" in constant:
+                return self._function_text(constant["function"])
             value = constant.get("value")
             if not isinstance(value, int | float | None):
                 return "none"  # of a table with a problem
             kinds = {bool: "i1", int: "i32", float: "fp32"}
-            return "none" if value is None else f"{kinds[type(value)]}={value}"
+            return "none" if value is None else f"{kinds[type(value)]}={str(value).lower()}"
         is_divisible = [name in launch["divisible"] for launch in self.group.launches]
         promise = ":16" * any(is_divisible) + "?" * (any(is_divisible) and not all(is_divisible))
         element = str(kind).replace("*k", "*", 1)
         if element.lstrip("*") == "u1":  # Triton's name of a bool
             element = element.replace("u1", "i1")
         return element + promise
+
+    def _function_text(self, function: Mapping[str, Any]) -> str:
+        """Return the name of a function relative to the kernel's folder."""
+        folder = Path(self.first["kernel"]["file"]).parent
+        file = Path(os.path.relpath(function["file"], folder)).as_posix()
+        return f"{file}:{function['function']}"
 
     def constants(self) -> dict[str, Any]:
         """Return the constants, except those set by autotuners."""
@@ -378,10 +386,7 @@ class _Table:
             if constant is None or name in self.tunes or name in CONFIG_KEYS:
                 continue  # a parameter named num_warps gets the config's value
             if "function" in constant:
-                other = constant["function"]
-                folder = Path(self.first["kernel"]["file"]).parent
-                file = Path(os.path.relpath(other["file"], folder)).as_posix()
-                constants[name] = f"{file}:{other['function']}"
+                constants[name] = self._function_text(constant["function"])
             elif "value" in constant:
                 constants[name] = "None" if constant["value"] is None else constant["value"]
         return constants
