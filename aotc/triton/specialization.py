@@ -283,11 +283,16 @@ def not_in_archive(
     arguments = {name: argument_type(v) for name, v in passed.items() if name not in constexprs}
     constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
     requested = {name: value for name, value in options.items() if value is not None}
-    switches = ("enable_fp_fusion", "enable_reflect_ftz")
-    off = [name for name in switches if not requested.pop(name, True)]
+    defaults = {
+        "enable_fp_fusion": True,
+        "enable_reflect_ftz": True,
+        "launch_cooperative_grid": False,
+    }
+    passed_switches = {name: bool(requested.pop(name, value)) for name, value in defaults.items()}
+    switches = {name: on for name, on in passed_switches.items() if on != defaults[name]}
     words = [f"{name}: {text}" for name, text in arguments.items()]
     words += [f"{name}={value!r}" for name, value in constants.items()]
-    shown = {**requested, **dict.fromkeys(off, False)}
+    shown = {**requested, **switches}
     settings = ", ".join(f"{name}={value}" for name, value in shown.items())
     text = (
         f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
@@ -303,7 +308,7 @@ def not_in_archive(
             for name, value in passed.items()
             if name in constexprs and is_function(value)
         }
-        rows = _rows(function, arguments, {**constants, **functions}, requested, off)
+        rows = _rows(function, arguments, {**constants, **functions}, requested, switches)
         text += "these rows of a manifest would cover it:\n" + "\n".join(f"  {row}" for row in rows)
     error = NotInArchiveError(text)
     error.kernel = function.__qualname__
@@ -316,11 +321,11 @@ def _rows(
     arguments: Mapping[str, str],
     constants: Mapping[str, Any],
     config: Mapping[str, Any],
-    off: Sequence[str],
+    switches: Mapping[str, bool],
 ) -> list[str]:
     rows = ["[[kernel]]"]
     rows += [f"source = {_toml(f'{function.__code__.co_filename}:{manifest_name(function)}')}"]
-    rows += [f"{name} = false" for name in off]
+    rows += [f"{name} = {_toml(is_on)}" for name, is_on in switches.items()]
     rows += ["[kernel.signature]", *(f"{name} = {_toml(text)}" for name, text in arguments.items())]
     if constants:
         rows += ["[kernel.constants]", *(f"{k} = {_toml(v)}" for k, v in constants.items())]

@@ -397,7 +397,8 @@ MISSES = [
     ("ops.add[(1,)](x, y, None, (3, (None, x)), 1, 0.5, BLOCK=64)", ""),
     ("ops.add[(1,)](x, y, [1], 32, 1, 0.5, BLOCK=64)", "bias is [1]"),
     ("ops.add[(1,)](x, y, (), 32, 1, 0.5, BLOCK=64)", ""),
-    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, 2))", "BLOCK is (1, 2)"),
+    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, (2, 'x')))", ""),
+    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, [2]))", "BLOCK is (1, [2])"),
     ("ops.add[(1,)](Memory('torch.complex64'), y, None, 32, 1, 0.5, BLOCK=64)", "x is "),
     ("made[(1,)](x, 3)", "made.<locals>.kernel captures amount; aotc record extracts it"),
 ]

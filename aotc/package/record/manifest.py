@@ -218,17 +218,20 @@ def table_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
     tunes = tuned.get(_key(launch["kernel"]), set())
     constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
     unbuilt = launch.get("unbuilt", {})
-    key = [launch["kernel"], launch["signature"], constants, *_switched_off(launch)]
+    key = [launch["kernel"], launch["signature"], constants, *_switches(launch).items()]
     key += [unbuilt] if unbuilt else []
     return json.dumps(key, sort_keys=True)
 
 
-_SWITCHES = ("enable_fp_fusion", "enable_reflect_ftz")
+_SWITCHES = {
+    "enable_fp_fusion": True, "enable_reflect_ftz": True, "launch_cooperative_grid": False,
+}  # fmt: skip
 
 
-def _switched_off(launch: Mapping[str, Any]) -> list[str]:
-    """Return a launch's disabled kernel options (enabled by default)."""
-    return [name for name in _SWITCHES if launch["options"].get(name) is False]
+def _switches(launch: Mapping[str, Any]) -> dict[str, bool]:
+    """Return a launch's kernel options that differ from the defaults."""
+    options = {name: launch["options"].get(name) for name in _SWITCHES}
+    return {name: on for name, on in options.items() if on not in (None, _SWITCHES[name])}
 
 
 # ---- one table --------------------------------------------------------------------------------
@@ -298,7 +301,7 @@ class _Table:
             lines.append(f"# grid: callers give it{note}")
         if any("?" in value for value in signature.values()):
             lines.append('guards = "together"')
-        lines += [f"{name} = false" for name in _switched_off(self.first)]
+        lines += [f"{name} = {toml(is_on)}" for name, is_on in _switches(self.first).items()]
         # The program asks for this config and no other: a slow one is better than none.
         lines.append(f"limits = {{ {SPILL_BYTES} = {_SPILL_BYTES} }}")
         sections = {"signature": signature, "constants": self.constants()}

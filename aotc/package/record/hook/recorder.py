@@ -37,12 +37,11 @@ _NUM_SAMPLES = 8  # launches to record per compiled kernel and call site, for th
 _MAX_COUNTS = 4096  # limit of distinct launches to count per process
 _OPTIONS = (
     *("num_warps", "num_stages", "num_ctas", "maxnreg"),
-    *("enable_fp_fusion", "enable_reflect_ftz"),
+    *("enable_fp_fusion", "enable_reflect_ftz", "launch_cooperative_grid"),
 )
 
 
 _OPTION_DEFAULTS = {
-    "launch_cooperative_grid": False,
     "default_dot_input_precision": "tf32",
     "ptx_options": None,
 }
