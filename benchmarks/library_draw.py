@@ -23,7 +23,7 @@ DEVICE = "cuda"
 
 def programs(entry_points: EntryPoints, seed: int, count: int) -> Programs:
     """Return `count` programs of entry points drawn by seed; with few, each is drawn repeatedly."""
-    names = random.Random(seed).sample([*entry_points], len(entry_points))  # noqa: S311
+    names = random.Random(seed).sample([*entry_points], len(entry_points))
     drawn: Programs = {}
     for index in range(count):
         repeat, position = divmod(index, len(names))
@@ -73,7 +73,7 @@ class Draw:
     """Arguments of an entry point, drawn by seed."""
 
     def __init__(self, seed: str) -> None:
-        self._random = random.Random(seed)  # noqa: S311
+        self._random = random.Random(seed)
         self.inputs: list[torch.Tensor] = []
         self.passed: list[torch.Tensor] = []
 
@@ -94,6 +94,10 @@ class Draw:
     def one_of(self, *values: Any) -> Any:
         """Return one of the values."""
         return self._random.choice(values)
+
+    def flag(self) -> bool:
+        """Return either truth value."""
+        return self._random.choice((False, True))
 
     @cached_property
     def dtype(self) -> torch.dtype:

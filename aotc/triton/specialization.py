@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from numbers import Integral

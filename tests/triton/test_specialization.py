@@ -81,6 +81,6 @@ class Size(tuple[int, ...]):
 def test_a_tuple_is_the_text_that_is_recorded_of_it(passed: Any) -> None:
     text = recorder._constant(passed)["value"]  # pyright: ignore[reportPrivateUsage]
     assert is_same_constant(passed, text)
-    others = ((1, -2), (4.0,), (True,), ((1, 2), (3, "y")), passed + (1,))
+    others = ((1, -2), (4.0,), (True,), ((1, 2), (3, "y")), (*passed, 1))
     assert not any(is_same_constant(other, text) for other in others)
     assert not is_same_constant(text, 3)

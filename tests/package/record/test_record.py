@@ -300,7 +300,9 @@ def test_a_cooperative_launch_has_a_table_of_its_own(record: Any, tmp_path: Path
 def test_a_tuple_among_constants_is_a_text(
     record: Any, tmp_path: Path, value: str, text: str
 ) -> None:
-    program = f"import ops\nops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT={value})\n"
+    program = (
+        f"import ops\nops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT={value})\n"
+    )
     assert record(program, "--strict")[0] == 0
     assert kernels(tmp_path / "record")[0]["constants"]["ACT"] == text
 
@@ -309,7 +311,9 @@ def test_a_tuple_among_constants_is_a_text(
     "value", ["(float('inf'),)", "(object(),)", "__import__('collections').namedtuple('P', 'x')(1)"]
 )
 def test_a_tuple_that_no_text_says_is_a_loss(record: Any, value: str) -> None:
-    program = f"import ops\nops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT={value})\n"
+    program = (
+        f"import ops\nops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT={value})\n"
+    )
     code, _, err = record(program)
     assert code == 1, "nothing is left to build"
     assert "which a manifest cannot say" in err

@@ -427,7 +427,7 @@ def _constant(value: Any) -> dict[str, Any]:
 
 def _tuple_text(value: Any) -> str:
     """Return a tuple of constants as a Python literal, "" for other values."""
-    if not isinstance(value, tuple) or hasattr(value, "_fields"):
+    if not isinstance(value, tuple) or hasattr(value, "_fields"):  # pyright: ignore[reportUnknownArgumentType]
         return ""
     texts: list[str] = []
     for item in _items(value):
