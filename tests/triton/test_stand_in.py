@@ -27,7 +27,8 @@ from triton.runtime.autotuner import OutOfResources
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
-import triton.tools.mxfp, triton.knobs
+import triton.tools.mxfp, triton.knobs, triton.profiler as proton
+from triton._C.libtriton import nvidia
 """
 
 
