@@ -62,9 +62,10 @@ class CompileRequest:
 
     `facts` are the source's answers about the GPU, where they differ from the target's row. Without
     `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
-    libdevice's functions keep subnormals. `limits` bound the compile's resources. `captured` are
-    constants from the functions around the kernel's definition. An `edited` stage takes the place
-    of the compiler's own. `toolchain` is the CUDA release of ptxas.
+    libdevice's functions keep subnormals. With `launch_cooperative_grid`, all programs of a launch
+    run at once, so they may wait for each other. `limits` bound the compile's resources. `captured`
+    are constants from the functions around the kernel's definition. An `edited` stage takes the
+    place of the compiler's own. `toolchain` is the CUDA release of ptxas.
     """
 
     source: str
@@ -85,6 +86,7 @@ class CompileRequest:
     captured: tuple[tuple[str, object], ...] = ()
     edited: EditedStage | None = None
     toolchain: str = DEFAULT_TOOLCHAIN
+    launch_cooperative_grid: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,9 @@ def compile_kernel(
         waits_pdl=ptx_stage.waits_pdl,
         guards=kernel.guards,
         is_persistent=kernel.is_persistent,
-        cooperative=_meets_grid(kernel),
+        # A persistent kernel's programs do not communicate: they need not run at once.
+        cooperative=_meets_grid(kernel)
+        or (request.launch_cooperative_grid and not kernel.is_persistent),
         scratch_bytes=kernel.scratch_bytes,
         spill_note=note,
         wgmma_hazard=hazard,

@@ -139,7 +139,7 @@ class ArgumentType:
             return f"tensordesc<{element}[{extents}]{',nan' if self.fill_nan else ''}>"
         star = "*" if self.kind == "pointer" else ""
         promise = f":{self.divisor}" if self.divisor > 1 else ""
-        fixed = "" if self.value is None else f"={self.value!r}"
+        fixed = "" if self.value is None else f"={self.value + 0!r}"  # of a bool, 0 or 1
         alone = f" {NOALIAS}" if self.noalias else ""
         bounds = "" if self.bounds is None else f" in {self.bounds[0]}..{self.bounds[1]}"
         return f"{star}{element}{promise}{fixed}{alone}{bounds}"
@@ -308,11 +308,11 @@ def _value(text: str, element: str, loc: Loc | None) -> int | float:
             raise ManifestError(f"expected a number for {element}, got {text!r}", loc) from None
     words = {"true": 1, "false": 0} if scalar.is_bool else {}
     try:
-        value = words.get(text)
+        value = words.get(text.lower())
         value = int(text, 0) if value is None else value
     except ValueError:
         raise ManifestError(f"expected an integer for {element}, got {text!r}", loc) from None
     low, high = _limits(scalar)
     if not low <= value <= high:
         raise ManifestError(f"expected {low} to {high} for {element}, got {value}", loc)
-    return value
+    return bool(value) if scalar.is_bool else value
