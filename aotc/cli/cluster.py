@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aotc.cli.arguments import FOLDER
 from aotc.cli.progress import Listener
 
 if TYPE_CHECKING:
     from aotc.compiler import CompileRequest
     from aotc.package.cache.remote import RemoteStore
     from aotc.package.cache.store import Cache
-
-_LOCAL_TIER_MIB = 8192  # in front of a URL, by default
 
 on_a_cluster = click.option(
     "--dask",
@@ -38,7 +37,9 @@ def with_a_cache(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--cache-max-mib", type=click.IntRange(0), help="Bound the cache's folder."),
         click.option("--cache-read-only", is_flag=True, help="Write nothing to --cache-url."),
         click.option("--cache-url", help="Share compiled kernels there: s3://…, file://…"),
-        click.option("--cache-dir", help="Folder of the cache; default: the platform's."),
+        click.option(
+            "--cache-dir", type=FOLDER, help="Folder of the cache; default: the platform's."
+        ),
     ):
         command = option(command)
     return command
@@ -107,11 +108,7 @@ def cache_at(
         from aotc.package.cache.remote import RemoteStore  # noqa: PLC0415 - an extra
 
         remote = RemoteStore(cache_url, listener.warned, is_read_only=cache_read_only)
-        cache_max_mib = _LOCAL_TIER_MIB if cache_max_mib is None else cache_max_mib
     yield Cache(folder, compiler_digest(), listener.warned, remote)
-    if cache_max_mib is not None:
-        from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
+    from aotc.package.cache.folder import bound  # noqa: PLC0415 - start-up time
 
-        entries = cache_folder.entries(folder)
-        bound = {"max_age_days": None, "max_bytes": cache_max_mib << 20}
-        cache_folder.remove(cache_folder.outdated(entries, time.time(), **bound))
+    bound(folder, time.time(), None if cache_max_mib is None else cache_max_mib << 20)

@@ -6,14 +6,16 @@ import errno
 import os
 import re
 import time
+from pathlib import Path
 
 import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
-from aotc.backend.ptxas import fall_back
+from aotc.backend.ptxas import FewRegistersError, fall_back
 from aotc.backend.result_cache import ResultCache
-from aotc.ir.diagnostics import HostError, IRError
-from aotc.target import TARGETS
+from aotc.ir.diagnostics import HostError, IRError, ManifestError
+from aotc.package.archive.elf import check_cubin, toolchain_of
+from aotc.target import TARGETS, TOOLCHAINS
 from tests.backend.programs import SM_90
 
 HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
@@ -25,7 +27,7 @@ def fake_ptxas(tmp_path, monkeypatch, script: str) -> None:
     fake = tmp_path / "ptxas"
     fake.write_text(f"#!/bin/sh\n{script}")
     fake.chmod(0o755)
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: fake)
 
 
 def test_numbers_are_reported() -> None:
@@ -92,7 +94,7 @@ def test_a_started_tool_ends_with_its_context(tmp_path, monkeypatch) -> None:
 
 
 def test_a_failed_start_matters_once_the_tool_is_needed(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: tmp_path / "absent")
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: tmp_path / "absent")
     with ptxas.Ptxas(SM_90) as started, pytest.raises(IRError, match="absent cannot be started"):
         started.run(EMPTY, 1.0)
 
@@ -117,6 +119,16 @@ def test_a_tool_takes_its_memory_in_large_pages_unless_the_user_says_otherwise(
 def test_an_error_shows_its_line() -> None:
     with pytest.raises(IRError, match=r"status 255[\s\S]*line 4[\s\S]*4: \.visible .* nonsense"):
         assemble(EMPTY.replace("ret;", "nonsense;"), SM_90)
+
+
+def test_a_failed_allocation_of_registers_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = "ptxas fatal : (C7600) Register allocation failed with register count of '112'."
+    fake_ptxas(tmp_path, monkeypatch, f'echo "{report}"; exit 255\n')
+    with pytest.raises(FewRegistersError) as caught:
+        assemble(EMPTY, SM_90)
+    assert (caught.value.needed, caught.value.available) == (None, 112)
 
 
 def test_performance_warnings_are_kept() -> None:
@@ -260,6 +272,14 @@ def test_a_long_kernel_is_optimised_less(count: int, level: str) -> None:
     assert (made.level, made.crash) == (level, "")
 
 
+@pytest.mark.parametrize(("count", "level"), [(512, ""), (513, "-Ofc=max")])
+def test_a_kernel_of_many_blocks_is_optimised_least(count: int, level: str) -> None:
+    blocks = "".join(f"$L__BB0_{i}:\nadd.u32 %r1, %r1, {i};\n" for i in range(count))
+    body = "{ .reg .b32 %r<2>;\nmov.b32 %r1, 0;\n" + blocks + "ret;\n}\n"
+    assembly = assemble(HEADER + f".visible .entry k()\n{body}", SM_90)
+    assert (assembly.level, assembly.crash) == (level, "")
+
+
 def test_registers_are_allocated_in_another_way_first(tmp_path, monkeypatch) -> None:
     crashing_ptxas(tmp_path, monkeypatch, CRASHES["internal"][0], "*level=10*")
     made = assemble(EMPTY, SM_90)
@@ -296,7 +316,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_an_unusable_tool_is_named(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: tmp_path / "absent")
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: tmp_path / "absent")
     with pytest.raises(IRError, match="absent cannot be started"):
         assemble(EMPTY, SM_90)
 
@@ -379,3 +399,24 @@ def test_targets_of_indirect_jumps_are_listed() -> None:
     )
     (jump,) = re.findall(r"BRX .*", disassemble(assemble(body, SM_90).cubin))
     assert jump.count(".L_x_") == 4
+
+
+@pytest.mark.parametrize("toolchain", TOOLCHAINS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_toolchain_assembles_for_the_targets_it_knows(name: str, toolchain: str) -> None:
+    """The PTX is the same for all; the cubin says which one made it."""
+    try:
+        target = TARGETS[name].assembled_by(toolchain)
+    except ManifestError:
+        assert TARGETS[name].ptx_version > TOOLCHAINS[toolchain]
+        return
+    try:
+        wheels.find_ptxas(toolchain)
+    except HostError as error:
+        pytest.skip(error.message)
+    version = "{}.{}".format(*target.ptx_version)
+    text = f".version {version}\n.target {name}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
+    cubin = assemble(text, target).cubin
+    check_cubin(cubin, name, "k")
+    assert toolchain_of(cubin) == toolchain
+    assert "EXIT" in disassemble(cubin)

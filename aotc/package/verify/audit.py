@@ -16,11 +16,13 @@ from functools import partial
 
 from aotc.compiler import CompiledKernel, CompileRequest, compile_kernel, compile_ptx
 from aotc.ir.diagnostics import CompileError, IRError, ResourceError
+from aotc.package.archive.elf import toolchain_of
 from aotc.package.builder.toolchain import toolchain_text
 from aotc.package.builder.workers import compile_both_ways
 from aotc.package.verify.subjects import Subject, VerifyOptions
 from aotc.package.verify.variants import VariantResult
 from aotc.stages import disassemble, disassemble_located, reassembled_difference
+from aotc.target import Target
 from aotc.verify.sass.audit import audit
 from aotc.verify.sass.findings import Finding
 
@@ -33,7 +35,7 @@ class _Cubin:
 
     content: bytes
     ptx: str
-    target: str
+    target: Target
     located_ptx: Callable[[], str]
 
 
@@ -79,7 +81,8 @@ def _compare(cubin: _Cubin, label: str) -> Iterator[Finding]:
         raise CompileError(message, remedy="build the archive again") from None
     if section == _TOOL_SECTION:
         message = (
-            f"expected the cubin of {label} to be of {toolchain_text()}, another ptxas made it"
+            f"expected the cubin of {label} to be of {toolchain_text(cubin.target.toolchain)}, "
+            "another ptxas made it"
         )
         raise CompileError(message, remedy="verify it with the versions that `aotc inspect` shows")
     if section:
@@ -88,11 +91,12 @@ def _compare(cubin: _Cubin, label: str) -> Iterator[Finding]:
 
 
 def _cubins(subject: Subject) -> Iterator[_Cubin]:
-    target = subject.target.name
+    target = subject.target
     if subject.archived is not None:
         assert subject.stored is not None
-        ptx = subject.stored.ptx
-        yield _Cubin(subject.archived[1].cubin, ptx, target, lambda: ptx)
+        content, ptx = subject.archived[1].cubin, subject.stored.ptx
+        assembled_by = target.assembled_by(toolchain_of(content))
+        yield _Cubin(content, ptx, assembled_by, lambda: ptx)
         return
     assert subject.request is not None
     compiled: dict[bytes, tuple[CompileRequest, str]] = {}
