@@ -23,11 +23,12 @@ EMPTY = HEADER + ".visible .entry k() { ret; }\n"
 
 
 def fake_ptxas(tmp_path, monkeypatch, script: str) -> None:
-    """Let a shell script stand for ptxas."""
+    """Let a shell script stand for ptxas and nvdisasm."""
     fake = tmp_path / "ptxas"
     fake.write_text(f"#!/bin/sh\n{script}")
     fake.chmod(0o755)
     monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: fake)
+    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
 
 
 def test_numbers_are_reported() -> None:
