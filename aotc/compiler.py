@@ -29,7 +29,7 @@ from aotc.ir.params import TensorSource, whole_rows
 from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits, split_limits
 from aotc.live_functions import captured, locate, named_constant
 from aotc.metadata import Metadata, ParamSlot, TensorMapSpec
-from aotc.target import Feature, Target
+from aotc.target import DEFAULT_TOOLCHAIN, Feature, Target
 from aotc.target import parse as parse_target
 from aotc.timings import Timings
 
@@ -64,7 +64,7 @@ class CompileRequest:
     `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
     libdevice's functions keep subnormals. `limits` bound the compile's resources. `captured` are
     constants from the functions around the kernel's definition. An `edited` stage takes the place
-    of the compiler's own.
+    of the compiler's own. `toolchain` is the CUDA release of ptxas.
     """
 
     source: str
@@ -84,6 +84,7 @@ class CompileRequest:
     limits: CompileLimits = DEFAULT_LIMITS
     captured: tuple[tuple[str, object], ...] = ()
     edited: EditedStage | None = None
+    toolchain: str = DEFAULT_TOOLCHAIN
 
 
 @dataclass(frozen=True)
@@ -240,11 +241,13 @@ def _assemble(
         mistake = backend.find_assembly_error(*rejected, "ptxas", error.reason)
         raise (mistake or error) from None
     except backend.FewRegistersError as error:
-        message = (
-            f"an instruction takes {error.needed} registers of a thread, which has "
-            f"{error.available} where a CTA has {ptx_stage.kernel.num_threads // 32} warps"
-        )
-        remedy = register_remedy(ptx_stage.kernel, ptx_stage.target, error.needed)
+        peak = find_peak(ptx_stage.kernel)
+        needed = error.needed or peak.registers
+        limit = f"{error.available} where a CTA has {ptx_stage.kernel.num_threads // 32} warps"
+        message = f"{peak}; ptxas cannot spill enough of them: a thread has {limit}"
+        if error.needed:
+            message = f"an instruction takes {needed} registers of a thread, which has {limit}"
+        remedy = register_remedy(ptx_stage.kernel, ptx_stage.target, needed)
         misfit = ResourceError(message, ptx_stage.kernel.loc, remedy=remedy)
         misfit.source_files = ptx_stage.translation.source_files
         misfit.searches = ptx_stage.translation.searches
@@ -503,6 +506,7 @@ def check_request(request: CompileRequest) -> Target:
     """Return the target of a valid request. Raises: CompileError otherwise."""
     try:
         target = parse_target(str(request.target)).excluding(request.without)
+        target = target.assembled_by(request.toolchain)
     except ManifestError as error:
         raise CompileError(error.message, remedy=error.remedy) from None
     config = request.config

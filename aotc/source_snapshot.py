@@ -54,6 +54,27 @@ def using(snapshot: Snapshot) -> Generator[None]:
         _current.reset(token)
 
 
+_recorded: ContextVar[set[str] | None] = ContextVar("recorded", default=None)
+
+
+@contextmanager
+def recording() -> Generator[set[str]]:
+    """Yield the paths of all source files used in the `with` block, in this thread."""
+    paths: set[str] = set()
+    token = _recorded.set(paths)
+    try:
+        yield paths
+    finally:
+        _recorded.reset(token)
+
+
+def record(path: str) -> None:
+    """Add a source file to those of `recording`."""
+    paths = _recorded.get()
+    if paths is not None:
+        paths.add(path)
+
+
 _MAX_TEXTS = 256
 _texts: dict[str, bytes] = {}
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aotc.compiler import CompileRequest, PtxKernel, check_request, translate_request
-from aotc.target import parse as parse_target
 
 if TYPE_CHECKING:
     from aotc.backend.debug import LineTable
     from aotc.edited_stage import EditedStage
     from aotc.ir.core import Kernel
     from aotc.ir.diagnostics import CompileError
+    from aotc.target import Target
 
 
 # Stages that a compile can go on from, in their order.
@@ -48,22 +48,22 @@ def without_lines(cubin: bytes) -> bytes:
     return backend.without_lines(cubin)
 
 
-def disassemble_located(ptx: str, target: str) -> str:
+def disassemble_located(ptx: str, target: Target) -> str:
     """Assemble PTX with line numbers of its source; return SASS with line numbers too."""
     from aotc import backend  # noqa: PLC0415 - start-up time
 
-    cubin = backend.assemble(ptx, parse_target(target)).cubin
+    cubin = backend.assemble(ptx, target).cubin
     return backend.disassemble(cubin, with_lines=True)
 
 
-def reassembled_difference(cubin: bytes, ptx: str, target: str) -> str:
+def reassembled_difference(cubin: bytes, ptx: str, target: Target) -> str:
     """Return the first section of a cubin differing from its assembled PTX; "" if none.
 
     Raises: IRError for PTX rejected by ptxas, ValueError if the bytes are no cubin.
     """
     from aotc import backend  # noqa: PLC0415 - start-up time
 
-    assembled = backend.assemble(ptx, parse_target(target)).cubin
+    assembled = backend.assemble(ptx, target).cubin
     return backend.code_difference(cubin, assembled)
 
 

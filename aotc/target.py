@@ -67,6 +67,11 @@ OPTIONAL_FEATURES: dict[str, Feature] = {
 """Optional features of a build, by the user's name: each has a substitute."""
 
 
+CUDA_12_TOOLCHAIN, DEFAULT_TOOLCHAIN = "12.9", "13.5"
+TOOLCHAINS: dict[str, tuple[int, int]] = {CUDA_12_TOOLCHAIN: (8, 8), DEFAULT_TOOLCHAIN: (9, 5)}
+"""CUDA releases of ptxas, with the newest version of PTX each reads."""
+
+
 FACTS: dict[str, type] = {
     "num_sms": int,
     "device_name": str,
@@ -95,6 +100,8 @@ class Target:
     `lowered_as` names the sibling that LLVM generates code for, which shares its PTX. `num_sms` and
     `device_name` are of the GPU representing the architecture, and change no code but that of
     kernels asking for them. `facts` are the user's own answers (`FACTS`, or whole expressions).
+    `cuda` is the first CUDA release whose driver runs the GPU, from 12.0 on. The ptxas of release
+    `toolchain` assembles the code.
     """
 
     name: str
@@ -116,6 +123,8 @@ class Target:
     num_sms: int = 0
     device_name: str = ""
     facts: tuple[tuple[str, bool | int | float | str], ...] = ()
+    cuda: tuple[int, int] = (12, 0)
+    toolchain: str = DEFAULT_TOOLCHAIN
 
     def __str__(self) -> str:
         return self.name
@@ -188,6 +197,23 @@ class Target:
             features &= ~OPTIONAL_FEATURES[name]
         return replace(self, features=features, without=tuple(sorted(off)))
 
+    def assembled_by(self, toolchain: str, loc: Loc | None = None) -> Target:
+        """Return the same GPU with another release of ptxas.
+
+        Raises:
+            ManifestError: there is no such release here, or it does not know the GPU.
+        """
+        if toolchain not in TOOLCHAINS:
+            message = f"expected a toolchain ({', '.join(TOOLCHAINS)}), got {toolchain!r}"
+            raise ManifestError(message, loc, remedy=did_you_mean(toolchain, TOOLCHAINS))
+        if self.ptx_version > TOOLCHAINS[toolchain]:
+            newer = [name for name, newest in TOOLCHAINS.items() if self.ptx_version <= newest]
+            message = (
+                f"expected targets that the ptxas of CUDA {toolchain} knows, got {self.name!r}"
+            )
+            raise ManifestError(message, loc, remedy=f"toolchain = {newer[0]!r}, or leave it out")
+        return replace(self, toolchain=toolchain)
+
     def runs_on(self, major: int, minor: int) -> bool:
         """Return whether a cubin for this target loads on a GPU of compute capability major.minor.
 
@@ -253,7 +279,7 @@ TARGETS: dict[str, Target] = {
         ),
         Target(
             "sm_88", 8, 8, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_ctas_per_sm=16,
-            ptx_version=(9, 0), num_sms=12, device_name="T239",
+            ptx_version=(9, 0), cuda=(13, 0), num_sms=12, device_name="T239",
         ),
         Target(
             "sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89, max_ctas_per_sm=24,
@@ -265,39 +291,39 @@ TARGETS: dict[str, Target] = {
         ),
         Target(
             "sm_100a", 10, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100,
-            num_sms=148, device_name="NVIDIA B200",
+            cuda=(12, 8), num_sms=148, device_name="NVIDIA B200",
         ),
         Target(
             "sm_100f", 10, 0, "f", 227 * _KIB, 228 * _KIB, 2048, _SM_100, lowered_as="sm_100a",
-            num_sms=148, device_name="NVIDIA B200",
+            cuda=(12, 9), num_sms=148, device_name="NVIDIA B200",
         ),
         Target(
             "sm_103a", 10, 3, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100,
-            num_sms=148, device_name="NVIDIA B300 SXM6 AC",
+            cuda=(12, 9), num_sms=148, device_name="NVIDIA B300 SXM6 AC",
         ),
         Target(
             "sm_107a", 10, 7, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100, lowered_as="sm_100a",
-            ptx_version=(9, 4), num_sms=224, device_name="NVIDIA Rubin",
+            ptx_version=(9, 4), cuda=(13, 4), num_sms=224, device_name="NVIDIA Rubin",
         ),
         Target(
             "sm_110a", 11, 0, "a", 227 * _KIB, 228 * _KIB, 1536, _SM_110, max_ctas_per_sm=24,
-            ptx_version=(9, 0), num_sms=20, device_name="NVIDIA Thor",
+            ptx_version=(9, 0), cuda=(13, 0), num_sms=20, device_name="NVIDIA Thor",
         ),
         Target(
             "sm_110f", 11, 0, "f", 227 * _KIB, 228 * _KIB, 1536, _SM_110, max_ctas_per_sm=24,
-            lowered_as="sm_110a", ptx_version=(9, 0), num_sms=20, device_name="NVIDIA Thor",
+            lowered_as="sm_110a", ptx_version=(9, 0), cuda=(13, 0), num_sms=20, device_name="NVIDIA Thor",
         ),
         Target(
             "sm_120a", 12, 0, "a", 99 * _KIB, 100 * _KIB, 1536, _SM_120, max_ctas_per_sm=24,
-            num_sms=170, device_name="NVIDIA GeForce RTX 5090",
+            cuda=(12, 8), num_sms=170, device_name="NVIDIA GeForce RTX 5090",
         ),
         Target(
             "sm_120f", 12, 0, "f", 99 * _KIB, 100 * _KIB, 1536, _SM_120, max_ctas_per_sm=24,
-            lowered_as="sm_120a", num_sms=170, device_name="NVIDIA GeForce RTX 5090",
+            lowered_as="sm_120a", cuda=(12, 9), num_sms=170, device_name="NVIDIA GeForce RTX 5090",
         ),
         Target(
             "sm_121a", 12, 1, "a", 99 * _KIB, 100 * _KIB, 1536, _SM_120, max_ctas_per_sm=24,
-            lowered_as="sm_120a", num_sms=48, device_name="NVIDIA GB10",
+            lowered_as="sm_120a", cuda=(12, 9), num_sms=48, device_name="NVIDIA GB10",
         ),
     )
 }  # fmt: skip

@@ -308,6 +308,15 @@ def test_an_instruction_that_takes_more_registers_than_threads_have() -> None:
     assert "help: a higher maxnreg" in caught.value.render()
 
 
+def test_accumulators_too_large_to_spill_are_a_misfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> backend.Assembly:
+        raise backend.FewRegistersError("", required=None, available=112)
+
+    monkeypatch.setattr(backend, "assemble", refuse)
+    with pytest.raises(ResourceError, match=r"cannot spill enough of them: a thread has 112 where"):
+        compile_kernel(REQUEST)
+
+
 def test_a_lower_level_of_ptxas_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = backend.assemble
 

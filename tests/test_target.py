@@ -68,7 +68,7 @@ _FRAME = """\
 def ptxas() -> Path:
     """Return the assembler of the installed wheel."""
     roots = [Path(entry) / "nvidia" for entry in sys.path if (Path(entry) / "nvidia").is_dir()]
-    paths = sorted(path for root in roots for path in root.glob("*/bin/ptxas"))
+    paths = sorted(path for root in roots for path in root.glob("cu13/bin/ptxas"))
     assert paths, "the nvidia-cuda-nvcc wheel is a dependency of the compiler"
     return paths[0]
 
@@ -309,3 +309,13 @@ def test_a_thread_has_registers_that_one_cta_can_have(num_warps: int, registers:
     target = TARGETS["sm_90a"]
     assert target.max_registers_of(num_warps) == registers
     assert target.ctas_by_registers(num_warps, registers) >= 1
+
+
+def test_a_toolchain_is_of_the_table_and_knows_the_gpu() -> None:
+    assert TARGETS["sm_90a"].assembled_by("12.9").toolchain == "12.9"
+    assert TARGETS["sm_90a"].toolchain == "13.5"
+    with pytest.raises(ManifestError, match=r"expected a toolchain \(12.9, 13.5\), got '12.8'"):
+        TARGETS["sm_90a"].assembled_by("12.8")
+    with pytest.raises(ManifestError, match="that the ptxas of CUDA 12.9 knows") as error:
+        TARGETS["sm_110a"].assembled_by("12.9")
+    assert error.value.remedy == "toolchain = '13.5', or leave it out"

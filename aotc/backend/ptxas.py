@@ -40,9 +40,9 @@ from pathlib import Path
 
 from aotc.backend.result_cache import ResultCache
 from aotc.backend.stack_pointer import may_overwrite_stack, overwritten_stack
-from aotc.backend.wheels import find_file
+from aotc.backend.wheels import find_file, find_ptxas
 from aotc.ir.diagnostics import DiagnosticError, HostError, IRError, host_error
-from aotc.target import Target
+from aotc.target import DEFAULT_TOOLCHAIN, Target
 
 _DEFAULT_TIMEOUT_SECONDS = 300.0
 _VERSION_TIMEOUT_SECONDS = 30.0
@@ -51,7 +51,10 @@ _INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
 # C7602: an instruction, such as wgmma, takes more registers than threads have.
 _FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).* register target of (\d+)")
+# C7600: accumulators of wgmma, which cannot be spilled, take more registers than threads have.
+_NO_ALLOCATION = re.compile(r"\(C7600\) Register allocation failed with register count of '(\d+)'")
 _NO_OUTPUT = re.compile(r"(?i)fatal.*outp(?:ut)? file")
+_INDIRECT_JUMP = re.compile(r"\b(?:BRX|BRXU|JMX|JMXU)\b")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 # C7907 and its like; other faults of its own end ptxas by a signal.
 _INTERNAL_ERROR = re.compile(r"[^\n]*\binternal (?:compiler )?error\b[^\n]*", re.IGNORECASE)
@@ -118,9 +121,12 @@ class OverLimitError(IRError):
 
 
 class FewRegistersError(IRError):
-    """An instruction takes `needed` registers of a thread, but only `available` exist."""
+    """A thread has `available` registers, too few even with spills.
 
-    def __init__(self, message: str, required: int, available: int) -> None:
+    `needed` counts those of one instruction, or is None if several share them.
+    """
+
+    def __init__(self, message: str, required: int | None, available: int) -> None:
         super().__init__(message)
         self.needed = required
         self.available = available
@@ -177,6 +183,7 @@ class Ptxas:
         reuses: bool = False,
     ) -> None:
         self._mebibytes = mebibytes
+        self._toolchain = target.toolchain
         self._folder = _make_folder()
         self._process: subprocess.Popen[str] | None = None
         self._problem: DiagnosticError | IRError | None = None
@@ -186,7 +193,7 @@ class Ptxas:
 
     def _start(self) -> None:
         try:
-            ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
+            ptxas = find_ptxas(self._toolchain)
             self._process = _start([str(ptxas), *self._command], self._folder.name)
             _bound_memory(self._process, self._mebibytes)
         except (DiagnosticError, IRError) as error:
@@ -221,6 +228,9 @@ class Ptxas:
             few = _FEW_REGISTERS.search(report)
             if few is not None:
                 raise FewRegistersError(message, required=int(few[2]), available=int(few[1]))
+            unallocated = _NO_ALLOCATION.search(report)
+            if unallocated is not None:
+                raise FewRegistersError(message, required=None, available=int(unallocated[1]))
             raise _failure(status, report, message)
         cubin = self._output()
         numbers = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
@@ -326,7 +336,7 @@ def assemble(
         FewRegistersError; OverLimitError when ptxas exceeds its time or memory; HostError if the machine
         lacks resources.
     """
-    limits = f"{target.name} {maxnreg}"
+    limits = f"{target.name} {target.toolchain} {maxnreg}"
     cubin = _results.find(ptx, limits) if reuses else None
     if cubin is None:
         cubin = _assemble(ptx, target, started, maxnreg, timeout_seconds, mebibytes)
@@ -449,9 +459,14 @@ def disassemble(
             source.write_bytes(cubin)
         except OSError as error:
             raise host_error(error, f"cannot write to {folder}") or error from None
-        status, report = _run([str(nvdisasm), *options, source.name], folder, timeout_seconds)
-    if status != 0:
-        raise IRError(f"nvdisasm failed: {report.strip()}")
+        # Its data-flow analysis takes a third of the time, and only finds targets of indirect jumps.
+        for data_flow in (["-ndf"], []):
+            command = [str(nvdisasm), *options, *data_flow, source.name]
+            status, report = _run(command, folder, timeout_seconds)
+            if status != 0:
+                raise IRError(f"nvdisasm failed: {report.strip()}")
+            if not _INDIRECT_JUMP.search(report):
+                break
     return report
 
 
@@ -460,7 +475,7 @@ def version_text() -> str:
 
     Raises: HostError if it is missing or cannot be started, IRError if it says something else.
     """
-    ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
+    ptxas = find_ptxas(DEFAULT_TOOLCHAIN)
     with _make_folder() as folder:
         status, report = _run([str(ptxas), "--version"], folder, _VERSION_TIMEOUT_SECONDS)
     match = re.search(r"\bV[0-9.]+", report)

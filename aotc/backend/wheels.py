@@ -12,8 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from aotc.ir.diagnostics import HostError
+from aotc.target import CUDA_12_TOOLCHAIN
 
 _TOOLKIT_FOLDER = "cu13"
+_CUDA_12_FOLDER = "cuda_nvcc"
+
+PTXAS_VERSIONS = {CUDA_12_TOOLCHAIN: "12.9.86"}
+"""The ptxas of other CUDA releases: one version each, which the release alone identifies."""
 
 
 @lru_cache(maxsize=16)
@@ -22,9 +27,28 @@ def find_file(wheel: str, name: str) -> Path:
 
     Raises: HostError, with the package to install, if it is not there.
     """
-    spec = find_spec("nvidia")
-    for root in (spec.submodule_search_locations or ()) if spec is not None else ():
-        path = Path(root, _TOOLKIT_FOLDER, name)
+    for root in _roots():
+        path = root / _TOOLKIT_FOLDER / name
         if path.is_file():
             return path
     raise HostError(f"{Path(name).name} is not installed", remedy=f"pip install {wheel}")
+
+
+@lru_cache(maxsize=4)
+def find_ptxas(toolchain: str) -> Path:
+    """Return the path of the ptxas of a CUDA release. Raises: HostError, as `find_file`."""
+    if toolchain not in PTXAS_VERSIONS:
+        return find_file("nvidia-cuda-nvcc", "bin/ptxas")
+    version = PTXAS_VERSIONS[toolchain]
+    for root in _roots():
+        path = root / _CUDA_12_FOLDER / "bin" / "ptxas"
+        installed = root.parent / f"nvidia_cuda_nvcc_cu12-{version}.dist-info"
+        if path.is_file() and installed.is_dir():
+            return path
+    message = f"the ptxas of CUDA {toolchain} is not installed"
+    raise HostError(message, remedy=f"pip install nvidia-cuda-nvcc-cu12=={version}")
+
+
+def _roots() -> list[Path]:
+    spec = find_spec("nvidia")
+    return [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from aotc.package.cache.remote import RemoteStore
     from aotc.package.cache.store import Cache
 
-_LOCAL_TIER_MIB = 8192  # in front of a URL, by default
-
 on_a_cluster = click.option(
     "--dask",
     "address",
@@ -110,11 +108,7 @@ def cache_at(
         from aotc.package.cache.remote import RemoteStore  # noqa: PLC0415 - an extra
 
         remote = RemoteStore(cache_url, listener.warned, is_read_only=cache_read_only)
-        cache_max_mib = _LOCAL_TIER_MIB if cache_max_mib is None else cache_max_mib
     yield Cache(folder, compiler_digest(), listener.warned, remote)
-    if cache_max_mib is not None:
-        from aotc.package.cache import folder as cache_folder  # noqa: PLC0415 - start-up time
+    from aotc.package.cache.folder import bound  # noqa: PLC0415 - start-up time
 
-        entries = cache_folder.entries(folder)
-        bound = {"max_age_days": None, "max_bytes": cache_max_mib << 20}
-        cache_folder.remove(cache_folder.outdated(entries, time.time(), **bound))
+    bound(folder, time.time(), None if cache_max_mib is None else cache_max_mib << 20)

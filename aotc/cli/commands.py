@@ -119,6 +119,7 @@ def commands() -> None:
 )
 @click.option("--no-tuning", is_flag=True, help="Launches take the first config whose guards hold.")
 @click.option("--only-tuned", is_flag=True, help="Leave out configs that no selection names first.")
+@click.option("--depfile", metavar="FILE", help="Write all inputs there, as a rule of Make.")
 @with_a_cache
 @on_a_cluster
 @click.option(
@@ -152,6 +153,7 @@ def build(
     tuning: str | None,
     no_tuning: bool,
     only_tuned: bool,
+    depfile: str | None,
     address: str | None,
     stage_path: str | None,
     variant: str,
@@ -167,7 +169,10 @@ def build(
     from aotc.edited_stage import EditedStage  # noqa: PLC0415
     from aotc.package.builder import run as builds  # noqa: PLC0415
     from aotc.package.builder.workers import Failure, default_jobs  # noqa: PLC0415
+    from aotc.package.emit.depfile import depfile_text  # noqa: PLC0415
     from aotc.package.manifest.read import load  # noqa: PLC0415
+    from aotc.package.text_output import write_text  # noqa: PLC0415
+    from aotc.source_snapshot import recording  # noqa: PLC0415
 
     if no_tuning and (tuning is not None or only_tuned):
         other = "--only-tuned" if tuning is None else "--tuning"
@@ -194,7 +199,7 @@ def build(
     )
     listener = listener_for(is_json=is_json, doing="compiling")
     try:
-        with cache_at(listener, **cached) as cache:
+        with cache_at(listener, **cached) as cache, recording() as sources:
             parsed = load(manifest)
             _warn_of_guesses(manifest, listener, is_strict=is_strict)
             if not no_tuning:
@@ -208,6 +213,11 @@ def build(
                     compiler=compiler or compile_variant,
                     executor=executor,
                 )
+            if depfile is not None and result.files:
+                inputs = {*result.inputs, *sources}
+                if options.tuning is not None:
+                    inputs.add(str(_tuning_path(manifest, tuning)))
+                write_text(Path(depfile), depfile_text(result.files, inputs))
     except DiagnosticError as error:
         if not is_json or is_plan:
             raise
@@ -225,10 +235,16 @@ def build(
 
 def _tuning(manifest: str, table_path: str | None) -> TuningTable | None:
     """Return the given tuning table, or else the one next to the manifest."""
-    from aotc.package.tuning.text import read_tuning, tuning_path  # noqa: PLC0415 - start-up time
+    from aotc.package.tuning.text import read_tuning  # noqa: PLC0415 - start-up time
 
-    path = tuning_path(Path(manifest)) if table_path is None else Path(table_path)
+    path = _tuning_path(manifest, table_path)
     return None if table_path is None and not path.exists() else read_tuning(path)
+
+
+def _tuning_path(manifest: str, table_path: str | None) -> Path:
+    from aotc.package.tuning.text import tuning_path  # noqa: PLC0415 - start-up time
+
+    return tuning_path(Path(manifest)) if table_path is None else Path(table_path)
 
 
 def _plan(manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_json: bool) -> int:

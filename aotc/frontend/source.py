@@ -22,7 +22,7 @@ from typing import Any
 
 from aotc.ir.diagnostics import CompileError, Loc
 from aotc.python_source import parse_python
-from aotc.source_snapshot import current, is_text, read_source
+from aotc.source_snapshot import current, is_text, read_source, record
 
 _CACHED_FILES = 512
 
@@ -79,6 +79,7 @@ def load(path: str) -> SourceFile:
         if current() is not None or is_text(path):
             return _parse_content(path, read_source(path))
         stat = Path(path).stat()
+        record(path)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise CompileError(

@@ -277,6 +277,7 @@ class LaunchableKernel(CompiledKernel):
         """
         spec = self._spec()
         target = TARGETS[self.request.target].excluding(self.request.without)
+        target = target.assembled_by(self.request.toolchain)
         expansion = expand(spec, (target,), autotune_configs)
         built = CachedKernel(self.cubin, self.metadata)
         needs = self.metadata.guards, self.metadata.params
@@ -284,7 +285,7 @@ class LaunchableKernel(CompiledKernel):
             plain = compile_kernel(replace(self.request, map_pointers=False))
             built = replace(built, fallback=CachedKernel(plain.cubin, plain.metadata))
         record = assemble(expansion, [(expansion.variants[0], built)]).kernel
-        return encode(Archive(record.name, "0.0.0", (record,), toolchain_text()))
+        return encode(Archive(record.name, "0.0.0", (record,), toolchain_text(target.toolchain)))
 
     @cached_property
     def _config(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aotc.runtime import NotFoundError
 from aotc.triton.archives import extract_identity, identity, manifest_name
+from aotc.triton.extract import has_other_source
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -202,8 +203,11 @@ def _constant_text(value: Any) -> Any:
     return constant(value)
 
 
-def unsaid(function: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -> str:
+def unsaid(jitted: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -> str:
     """Return the part of a launch a manifest cannot express, "" if none."""
+    function = jitted.fn
+    if has_other_source(jitted):
+        return f"{function.__qualname__} was given another source; aotc record extracts it"
     captured = ", ".join(function.__code__.co_freevars)
     if captured:
         return f"{function.__qualname__} captures {captured}; aotc record extracts it"
@@ -246,13 +250,14 @@ def _function_value(value: Any, function: Any) -> str:
 
 
 def not_in_archive(
-    function: Any,
+    jitted: Any,
     constexprs: frozenset[str],
     passed: Mapping[str, Any],
     options: Mapping[str, Any],
     reason: str,
 ) -> NotInArchiveError:
     """Return the error for a missing launch: kernel, specialisation, manifest rows."""
+    function = jitted.fn
     arguments = {name: argument_type(v) for name, v in passed.items() if name not in constexprs}
     constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
     requested = {name: value for name, value in options.items() if value is not None}
@@ -266,7 +271,7 @@ def not_in_archive(
         f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
         f"{f' with {settings}' if settings else ''} is in no archive: {reason}\n"
     )
-    problem = unsaid(function, passed, constexprs)
+    problem = unsaid(jitted, passed, constexprs)
     rows: list[str] = []
     if problem:
         text += f"no row of a manifest can cover it: {problem}"

@@ -23,6 +23,7 @@ enum {
     SHN_LORESERVE = 0xFF00,
     /* A kernel has some 20, and a few more in newer formats. */
     MAX_SECTIONS = 1024,
+    CUDA_12_ABI = 51,
     /* From sm_90 on the system reserves the first shared memory of a CTA. The section of a function
      * counts it, and this section states it. */
     RESERVED_SHARED_BYTES = 1024,
@@ -176,7 +177,9 @@ static const char *check_identity(const struct elf_header *header, unsigned arch
     if (header->program_count != 0 && header->program_entry_bytes != sizeof(struct elf_program)) {
         return aotci_refused("a cubin with another program header size");
     }
-    if (((header->flags >> 8) & 0xff) != arch) {
+    /* The ABI of CUDA 12, which its ptxas writes for GPUs before sm_100, has the number in other bits. */
+    const unsigned shift = header->ident[7] == CUDA_12_ABI ? 0 : 8;
+    if (((header->flags >> shift) & 0xff) != arch) {
         return aotci_refused("a cubin for another architecture than the index says");
     }
     if (header->section_count > MAX_SECTIONS) {

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
+from pathlib import Path
 
 import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
-from aotc.backend.ptxas import fall_back
+from aotc.backend.ptxas import FewRegistersError, fall_back
 from aotc.backend.result_cache import ResultCache
-from aotc.ir.diagnostics import HostError, IRError
-from aotc.target import TARGETS
+from aotc.ir.diagnostics import HostError, IRError, ManifestError
+from aotc.package.archive.elf import check_cubin, toolchain_of
+from aotc.target import TARGETS, TOOLCHAINS
 from tests.backend.programs import SM_90
 
 HEADER = ".version 8.8\n.target sm_90a\n.address_size 64\n"
@@ -24,7 +27,7 @@ def fake_ptxas(tmp_path, monkeypatch, script: str) -> None:
     fake = tmp_path / "ptxas"
     fake.write_text(f"#!/bin/sh\n{script}")
     fake.chmod(0o755)
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: fake)
 
 
 def test_numbers_are_reported() -> None:
@@ -91,7 +94,7 @@ def test_a_tool_that_is_started_ends_with_its_context(tmp_path, monkeypatch) -> 
 
 
 def test_a_tool_that_cannot_start_is_no_matter_until_it_is_needed(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: tmp_path / "absent")
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: tmp_path / "absent")
     with ptxas.Ptxas(SM_90) as started, pytest.raises(IRError, match="absent cannot be started"):
         started.run(EMPTY, 1.0)
 
@@ -116,6 +119,16 @@ def test_a_tool_takes_its_memory_in_large_pages_unless_the_user_says_otherwise(
 def test_an_error_shows_its_line() -> None:
     with pytest.raises(IRError, match=r"status 255[\s\S]*line 4[\s\S]*4: \.visible .* nonsense"):
         assemble(EMPTY.replace("ret;", "nonsense;"), SM_90)
+
+
+def test_a_failed_allocation_of_registers_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = "ptxas fatal : (C7600) Register allocation failed with register count of '112'."
+    fake_ptxas(tmp_path, monkeypatch, f'echo "{report}"; exit 255\n')
+    with pytest.raises(FewRegistersError) as caught:
+        assemble(EMPTY, SM_90)
+    assert (caught.value.needed, caught.value.available) == (None, 112)
 
 
 def test_performance_warnings_are_kept() -> None:
@@ -295,7 +308,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_a_tool_that_cannot_run_is_named(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(ptxas, "find_file", lambda *_: tmp_path / "absent")
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: tmp_path / "absent")
     with pytest.raises(IRError, match="absent cannot be started"):
         assemble(EMPTY, SM_90)
 
@@ -365,3 +378,37 @@ def test_disassembly(target) -> None:
 def test_what_is_no_cubin_is_refused() -> None:
     with pytest.raises(IRError, match="nvdisasm failed"):
         disassemble(b"nonsense")
+
+
+def test_targets_of_indirect_jumps_are_listed() -> None:
+    body = HEADER + (
+        ".visible .entry k(.param .u64 p) {\n .reg .b64 %rd<2>; .reg .b32 %r<3>;\n"
+        " ld.param.b64 %rd1, [p];\n mov.u32 %r1, %tid.x;\n and.b32 %r1, %r1, 3;\n"
+        " T: .branchtargets A, B, C, D;\n brx.idx %r1, T;\n"
+        " A: st.global.b32 [%rd1], %r1; ret;\n B: st.global.b32 [%rd1+4], %r1; ret;\n"
+        " C: atom.global.add.u32 %r2, [%rd1], %r1; bar.sync 0; ret;\n"
+        " D: st.global.b32 [%rd1+8], %r1; bar.sync 0; ret;\n}\n"
+    )
+    (jump,) = re.findall(r"BRX .*", disassemble(assemble(body, SM_90).cubin))
+    assert jump.count(".L_x_") == 4
+
+
+@pytest.mark.parametrize("toolchain", TOOLCHAINS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_toolchain_assembles_for_the_targets_it_knows(name: str, toolchain: str) -> None:
+    """The PTX is the same for all; the cubin says which one made it."""
+    try:
+        target = TARGETS[name].assembled_by(toolchain)
+    except ManifestError:
+        assert TARGETS[name].ptx_version > TOOLCHAINS[toolchain]
+        return
+    try:
+        wheels.find_ptxas(toolchain)
+    except HostError as error:
+        pytest.skip(error.message)
+    version = "{}.{}".format(*target.ptx_version)
+    text = f".version {version}\n.target {name}\n.address_size 64\n.visible .entry k() {{ ret; }}\n"
+    cubin = assemble(text, target).cubin
+    check_cubin(cubin, name, "k")
+    assert toolchain_of(cubin) == toolchain
+    assert "EXIT" in disassemble(cubin)

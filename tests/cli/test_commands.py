@@ -16,7 +16,7 @@ from aotc.package.cache.store import Cache
 from aotc.package.tuning.table import KernelTuning, TuningTable
 from aotc.package.tuning.text import write_tuning
 from aotc.schedule.remarks import Remark
-from tests.support.command_line import MANIFEST, ROOT, start, use_mode
+from tests.support.command_line import MANIFEST, ROOT, SOURCE, start, use_mode
 from tests.support.fake_compiler import compile_empty
 
 pytestmark = pytest.mark.usefixtures("one_worker")
@@ -47,6 +47,38 @@ def test_second_build_has_nothing_to_do(folder: Path, run: Any) -> None:
     assert code == 0
     assert len(out.splitlines()) == 4
     assert "(0 compiled, 2 cached, " in err
+
+
+def test_a_depfile_lists_all_inputs(folder: Path, run: Any) -> None:
+    """Also a manifest included, the file of an autotuner's configs, and the tuning table."""
+    own = folder / "own"
+    own.mkdir()
+    (own / "sizes.py").write_text(
+        "import triton\ndef sizes():\n    return [triton.Config({}, num_warps=4)]\n"
+    )
+    (own / "k.py").write_text(
+        "import triton\nfrom sizes import sizes\n\n@triton.autotune(configs=sizes(), key=[])\n"
+        f"@triton.jit\n{SOURCE}"
+    )
+    tuned = MANIFEST.replace("[kernel.configs]\nnum_warps = [4, 64]\n", "")
+    tuned = tuned.replace('source = "k.py:add"', 'source = "k.py:add"\nconfigs = "autotune"')
+    (own / "kernels.toml").write_text(tuned)
+    package, kernel, _ = MANIFEST.partition("[[kernel]]\n")
+    named = f'include = ["own/kernels.toml"]\n{package}{kernel}name = "copy"\n{_}'
+    (folder / "kernels.toml").write_text(named)
+    write_tuning(TuningTable(()), folder / "kernels.tuning.toml")
+    code, _, err = run("build", "--depfile", "demo.d", "--cache-dir", "cache")
+    assert code == 0, err
+    lines = (folder / "demo.d").read_text().splitlines()
+    assert lines[0].startswith("dist/demo.aotc dist/demo.h ")
+    assert [line.removesuffix(":") for line in lines if line[0] != " "][1:] == [
+        "k.py",
+        "kernels.toml",
+        "kernels.tuning.toml",
+        "own/k.py",
+        "own/kernels.toml",
+        "own/sizes.py",
+    ]
 
 
 def test_no_cache_compiles_again(folder: Path, run: Any) -> None:

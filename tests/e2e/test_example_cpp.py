@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -270,7 +271,9 @@ def test_the_guide_to_serving(tmp_path: Path, toolkit: Toolkit) -> None:
         (tmp_path / name).write_text(text)
     (tmp_path / "norm.py").write_text(readme_block("python", "rmsnorm_kernel"))
     (tmp_path / "llm.toml").write_text(readme_block("toml", "rmsnorm_kernel"))
-    build(tmp_path / "llm.toml", tmp_path / "dist")
+    aotc = tmp_path / "aotc"
+    aotc.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m aotc "$@"\n')
+    aotc.chmod(0o755)
 
     built, installed = tmp_path / "build" / "runtime", tmp_path / "installed"
     zstd: list[str | Path] = ["-DAOTC_WITH_ZSTD=ON", f"-DZSTD_INCLUDE_DIR={toolkit.zstd}"]
@@ -281,6 +284,7 @@ def test_the_guide_to_serving(tmp_path: Path, toolkit: Toolkit) -> None:
     project = tmp_path / "build" / "server"
     configure: list[str | Path] = [CMAKE, "-S", tmp_path, "-B", project]
     configure += [f"-DCMAKE_PREFIX_PATH={installed}", f"-DCUDAToolkit_ROOT={toolkit.root}"]
+    configure += [f"-DAOTC_EXECUTABLE={aotc}", f"-DZSTD_LIBRARY={toolkit.libzstd}"]
     run([*configure, "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"])
     run([CMAKE, "--build", project])
     text = run([project / "server"], LD_LIBRARY_PATH=toolkit.search_path)

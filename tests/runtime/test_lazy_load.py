@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from aotc.package.archive.file import decode, encode
 from aotc.runtime import AotcError, Library, StateError
 from tests.runtime.conftest import Load
+from tests.support.archive_bytes import of_cuda_12
 from tests.support.fake_gpu import FakeGpu
 
 _X, _OUT, _OTHER = 0x1000, 0x2000, 0x3000
@@ -51,6 +54,23 @@ def test_what_is_launched_is_what_an_eager_load_launches(
         seen.append(launches)
         library.close()
     assert seen[0] == seen[1]
+
+
+def test_code_of_cuda_12_is_loaded(load: Load, gpu: FakeGpu, archives: Path) -> None:
+    """Its ELF header has the architecture in other bits."""
+    archive = decode((archives / "golden.aotc").read_bytes())
+    kernels = [
+        replace(
+            kernel,
+            variants=tuple(replace(v, cubin=of_cuda_12(v.cubin)) for v in kernel.variants),
+        )
+        for kernel in archive.kernels
+    ]
+    path = archives / "cuda12.aotc"
+    path.write_bytes(encode(replace(archive, kernels=tuple(kernels))))
+    library = load(path)
+    _add(library)
+    assert gpu.launches == 1
 
 
 def test_select_loads_what_it_names(load: Load, gpu: FakeGpu, archives: Path) -> None:

@@ -181,6 +181,13 @@ def resealed(data: bytes) -> bytes:
     return patched(blank, SHA256_OFFSET, digest)
 
 
+def of_cuda_12(cubin: bytes) -> bytes:
+    """Return a cubin with the header that the ptxas of CUDA 12 writes for GPUs before sm_100."""
+    arch = cubin[49]
+    flags = (arch << 16 | 0x0500 | arch).to_bytes(4, "little")
+    return patched(patched(cubin, 7, bytes([51, 7])), 48, flags)
+
+
 def u32(value: int) -> bytes:
     return value.to_bytes(4, "little")
 

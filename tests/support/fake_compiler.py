@@ -28,7 +28,7 @@ _SIZES = {"i8": 1, "i32": 4, "i64": 8, "fp32": 4, "fp64": 8}
 
 def find_ptxas() -> Path:
     """Return the assembler of the installed wheel."""
-    paths = [path for entry in sys.path for path in Path(entry).glob("nvidia/*/bin/ptxas")]
+    paths = [path for entry in sys.path for path in Path(entry).glob("nvidia/cu13/bin/ptxas")]
     return paths[0]
 
 

@@ -456,3 +456,14 @@ def test_a_dtype_may_be_written_as_python_does() -> None:
     for text in ("fp16", "torch.float16", "bf", "torch"):
         assert not is_same_constant(dtype(), text)
     assert not is_same_constant("bf16", "torch.bfloat16")
+
+
+def test_an_empty_grid_launches_nothing(launches: Any) -> None:
+    assert (
+        launches(f"""{START}
+for grid in ((0,), (3, 0), 0, lambda meta: (meta["n"] // 1000,)):
+    launched(lambda: ops.add[grid](x, y, None, 100, 1, 0.5, BLOCK=64))
+launched(lambda: ops.copy[lambda meta: (meta["n"] // 5000,)](x, y, 1000))
+""")
+        == [None] * 5
+    )

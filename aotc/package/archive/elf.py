@@ -16,6 +16,7 @@ import struct
 from typing import Final, NamedTuple
 
 from aotc.package.archive.index import ArchiveError, parse_target
+from aotc.target import CUDA_12_TOOLCHAIN, DEFAULT_TOOLCHAIN
 
 _IDENT: Final = b"\x7fELF\x02\x01\x01"
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -23,6 +24,9 @@ _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _EM_CUDA: Final = 190
+_ABI_AT: Final = 7
+_CUDA_12_ABI: Final = 51
+_RELEASE: Final = re.compile(rb"Cuda compilation tools, release ([0-9]+)\.")
 _SHT_SYMTAB: Final = 2
 _SHT_STRTAB: Final = 3
 _SHT_RELA: Final = 4
@@ -168,7 +172,8 @@ def check_cubin(blob: bytes, target: str, symbol: str, static_shared_bytes: int 
     if max(end, _HEADER.size) != len(blob):
         raise _fail(f"its content ends at byte {end} of {len(blob)}")
     major, minor, _ = parse_target(target)
-    arch = flags >> 8 & 0xFF
+    # The ABI of CUDA 12, which its ptxas writes for GPUs before sm_100, has the number in other bits.
+    arch = (flags if blob[_ABI_AT] == _CUDA_12_ABI else flags >> 8) & 0xFF
     if arch != 10 * major + minor:
         raise ArchiveError("FORMAT", f"the index says {target}, the cubin is for sm_{arch}")
     if names_index >= len(sections):
@@ -194,3 +199,10 @@ def check_cubin(blob: bytes, target: str, symbol: str, static_shared_bytes: int 
     if option is not None and option[1].decode() != target:
         message = f"the index says {target}, the cubin was assembled for {option[1].decode()}"
         raise ArchiveError("FORMAT", message)
+
+
+def toolchain_of(blob: bytes) -> str:
+    """Return the toolchain of a cubin, of `target.TOOLCHAINS`, by the CUDA release of its ptxas."""
+    release = _RELEASE.search(blob)
+    is_cuda_12 = blob[_ABI_AT] == _CUDA_12_ABI or (release is not None and release[1] == b"12")
+    return CUDA_12_TOOLCHAIN if is_cuda_12 else DEFAULT_TOOLCHAIN

@@ -2,7 +2,7 @@
 
 All files are written to disk first, then each is replaced atomically, the archive last. An
 unchanged file is not touched: it keeps its time, so a C++ build depending on it has nothing to do.
-A static library is current if its bytes contain the archive's. Writing one needs LLVM, which a
+A static library is current if its bytes contain the archive's and its header's symbol. Writing one needs LLVM, which a
 build with nothing to do does not load.
 """
 
@@ -53,19 +53,20 @@ def write_files(
     """
     host = known_host(host)
     data = archive.encode(result, is_grouped=is_grouped, is_compressed=is_compressed, cache=frames)
-    text = header.header_text(result).encode()
+    text = header.header_text(result)
+    symbol = header.archive_symbol(text)
     archive.make_folder(folder)
     library = folder / f"lib{result.name}.a"
     names = (f"{result.name}.aotc", f"{result.name}.h", f"{result.name}.sources.json")
     paths = tuple(folder / name for name in names)
     contents: dict[Path, bytes] = {}
-    has_library = _is_current(_read(library, len(data) + _MAX_OBJECT_BYTES), data, host)
+    has_library = _is_current(_read(library, len(data) + _MAX_OBJECT_BYTES), data, symbol, host)
     if not has_library:
-        content = _library_bytes(result.name, data, library, host, warn)
+        content = _library_bytes(result.name, data, symbol, library, host, warn)
         has_library = content is not None
         contents |= {library: content} if content is not None else {}
     contents |= {
-        paths[1]: text,
+        paths[1]: text.encode(),
         paths[2]: sources_text(sources, data, tuned).encode(),
         paths[0]: data,
     }
@@ -90,13 +91,13 @@ def known_host(host: str) -> str:
 
 
 def _library_bytes(
-    name: str, data: bytes, path: Path, host: str, warn: Callable[[str], None]
+    name: str, data: bytes, symbol: str, path: Path, host: str, warn: Callable[[str], None]
 ) -> bytes | None:
     """Return the static library of an archive, or None if it is too large for one."""
     from aotc.package.emit.object import library_bytes  # noqa: PLC0415 - loads LLVM
 
     try:
-        return library_bytes(name, data, host)
+        return library_bytes(name, data, symbol, host)
     except ArchiveError as error:
         if error.kind != "LIMIT":
             raise
@@ -104,28 +105,29 @@ def _library_bytes(
         return None
 
 
-def library_beside(path: Path, name: str, before: bytes, data: bytes) -> dict[Path, bytes]:
+def library_beside(path: Path, after: Archive, before: bytes, data: bytes) -> dict[Path, bytes]:
     """Return the updated static library next to an archive; nothing if there is none.
 
     Raises: `ArchiveError` LIMIT if it is too large for one.
     """
     from aotc.package.emit.object import library_bytes  # noqa: PLC0415 - loads LLVM
 
-    library = path.with_name(f"lib{name}.a")
+    symbol = header.archive_symbol(header.header_text(after))
+    library = path.with_name(f"lib{after.name}.a")
     content = _read(library, len(before) + _MAX_OBJECT_BYTES)
     for host in _MACHINES.values():
-        if _is_current(content, before, host):
-            return {library: library_bytes(name, data, host)}
+        if _is_current(content, before, symbol, host):
+            return {library: library_bytes(after.name, data, symbol, host)}
     return {}
 
 
-def _is_current(library: bytes | None, data: bytes, host: str) -> bool:
+def _is_current(library: bytes | None, data: bytes, symbol: str, host: str) -> bool:
     if library is None:
         return False
     # The object is its first ELF file; `e_machine` is at byte 18.
     machine_at = library.find(_ELF_MAGIC) + 18
     machine = int.from_bytes(library[machine_at : machine_at + 2], "little")
-    return machine == _HOSTS[host] and data in library
+    return machine == _HOSTS[host] and data in library and symbol.encode() in library
 
 
 def _read(path: Path, limit_bytes: int) -> bytes | None:

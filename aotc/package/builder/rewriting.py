@@ -27,7 +27,7 @@ def tune_archive(path: Path, table: TuningTable) -> tuple[Archive, tuple[Path, .
     after, data = archives.changed(before, lambda archive: with_selections(archive, table))
     contents: dict[Path, bytes] = {}
     if data != before:
-        contents |= library_beside(path, after.name, before, data)
+        contents |= library_beside(path, after, before, data)
         if sources is not None:
             names = [kernel.name for kernel in after.kernels]
             contents[path.with_suffix(".sources.json")] = sources.text(names, data).encode()

@@ -115,7 +115,8 @@ _READ = re.compile(r" (?P<name>\S+) is read as (?P<value>[^;]+);")
 class BuildResult:
     """The result of a build; `archive` is None and `files` is empty if nothing was written.
 
-    With `is_held_back` there is something to write, if the caller asks for a partial result.
+    With `is_held_back` there is something to write, if the caller asks for a partial result. `inputs`
+    are the paths of the manifests and of all source files compiled.
     """
 
     archive: Archive | None
@@ -127,6 +128,7 @@ class BuildResult:
     failures: tuple[Failure, ...]
     ran: tuple[Ran, ...] = ()
     is_held_back: bool = False
+    inputs: tuple[str, ...] = ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -461,7 +463,9 @@ class _Build:
             names = [kernel.name for kernel in manifest.kernels]
             for warning in stale(self.options.tuning, records, names):
                 self.listener.warned(warning)
-        result = Archive(manifest.name, manifest.version, tuple(records), toolchain_text())
+        result = Archive(
+            manifest.name, manifest.version, tuple(records), toolchain_text(manifest.toolchain)
+        )
         files: tuple[Path, ...] = ()
         is_held_back = bool(records and self.failures) and not self.options.keep_going
         if records and not is_held_back:
@@ -476,7 +480,14 @@ class _Build:
             failures=tuple(self.failures),
             ran=tuple(self.ran),
             is_held_back=is_held_back,
+            inputs=self._inputs(),
         )
+
+    def _inputs(self) -> tuple[str, ...]:
+        kernels = list(self.compiled.values())
+        kernels += [kernel.fallback for kernel in kernels if kernel.fallback is not None]
+        compiled = {path for kernel in kernels for path, _ in kernel.metadata.source_files}
+        return tuple(sorted({*self.manifest.inputs, *compiled}))
 
     def _tuned(self, assembled: Assembled) -> Kernel:
         """Return a kernel with its selections, and only the variants asked for."""

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aotc import __version__
+from aotc.backend.wheels import PTXAS_VERSIONS
+from aotc.target import DEFAULT_TOOLCHAIN
 
 UNKNOWN = "unknown"
 
@@ -25,8 +27,9 @@ _TOOLS = (
 )
 # Code that affects cache entries: everything that produces a cubin, and the code of the package
 # layer for fallbacks. Changes elsewhere keep the cache valid.
-_COMPILER = (
-    *("backend", "compiler.py", "config.py", "frontend", "ir", "metadata.py", "module_search.py"),
+COMPILER_FILES = (
+    *("backend", "compiler.py", "config.py", "frontend", "gpu_stages.py", "ir", "metadata.py"),
+    *("module_search.py", "python_source.py", "tuple_type.py"),
     *(
         "package/manifest/argument_type.py",
         "package/builder/condition.py",
@@ -36,8 +39,11 @@ _COMPILER = (
 )
 
 
-def installed_versions() -> dict[str, str]:
-    """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" if not installed."""
+def installed_versions(toolchain: str = DEFAULT_TOOLCHAIN) -> dict[str, str]:
+    """Return the versions of aotc, llvmlite, ptxas and libdevice, "unknown" if not installed.
+
+    The ptxas is that of the CUDA release `toolchain`.
+    """
     versions = {distribution: UNKNOWN for distribution, _ in _TOOLS}
     for folder in sys.path:
         for name in _names(Path(folder)):
@@ -45,6 +51,7 @@ def installed_versions() -> dict[str, str]:
             if name.endswith(".dist-info") and versions.get(distribution) == UNKNOWN:
                 versions[distribution] = version
     tools = {label: versions[distribution] for distribution, label in _TOOLS}
+    tools["ptxas"] = PTXAS_VERSIONS.get(toolchain, tools["ptxas"])
     return {"aotc": __version__, **tools}
 
 
@@ -55,9 +62,10 @@ def _names(folder: Path) -> list[str]:
         return []  # a zip file, or a missing folder
 
 
-def toolchain_text() -> str:
+def toolchain_text(toolchain: str = DEFAULT_TOOLCHAIN) -> str:
     """Return the versions as one line, such as "aotc 0.1.0; llvmlite 0.50.0; ptxas 13.5.37"."""
-    return "; ".join(f"{label} {version}" for label, version in installed_versions().items())
+    versions = installed_versions(toolchain)
+    return "; ".join(f"{label} {version}" for label, version in versions.items())
 
 
 def compiler_digest(package: Path | None = None) -> str:
@@ -65,7 +73,7 @@ def compiler_digest(package: Path | None = None) -> str:
 
     `package` is the folder of the aotc package, by default this one.
     """
-    root = Path(__file__).parents[1] if package is None else package
+    root = Path(__file__).parents[2] if package is None else package
     digest = hashlib.sha256()
     digest.update(f"{toolchain_text()}; python {sys.version_info[:2]}".encode())
     for path in _compiler_files(root):
@@ -76,7 +84,7 @@ def compiler_digest(package: Path | None = None) -> str:
 
 
 def _compiler_files(root: Path) -> Iterator[Path]:
-    for name in _COMPILER:
+    for name in COMPILER_FILES:
         path = root / name
         if path.is_dir():
             yield from sorted(path.rglob("*.py"))

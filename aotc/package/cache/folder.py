@@ -21,6 +21,11 @@ _KINDS = ("kernels", "requests", "times", "frames", "bundles")
 _ENTRY = re.compile(r"[0-9a-f]{64}\Z")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]{16}\.tmp\Z")
 _TEMPORARY_SECONDS = 3600.0  # more than any write takes
+_BOUNDED_SECONDS = 86400.0
+_MAX_AGE_DAYS = 90.0
+
+DEFAULT_MAX_BYTES = 8 << 30
+"""Limit of a folder; all kernels of this repository for every target take some 50 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,25 @@ def remove(removed: list[Entry]) -> int:
             with contextlib.suppress(OSError):  # not empty
                 parent.rmdir()
     return size_bytes
+
+
+def bound(folder: Path, now: float, max_bytes: int | None) -> None:
+    """Remove the oldest entries above a size, and those unused for months.
+
+    Without a `max_bytes` the limit is the default, applied once a day: listing a large cache takes
+    longer than a build with nothing to do. Entries of other formats stay, another version of aotc
+    may use them.
+    """
+    stamp = folder / "bounded"
+    with contextlib.suppress(OSError):
+        if max_bytes is None and abs(now - stamp.stat().st_mtime) < _BOUNDED_SECONDS:
+            return
+    limit = DEFAULT_MAX_BYTES if max_bytes is None else max_bytes
+    current = [entry for entry in entries(folder) if entry.kind != "old"]
+    remove(outdated(current, now, max_age_days=_MAX_AGE_DAYS, max_bytes=limit))
+    if max_bytes is None:
+        with contextlib.suppress(OSError):  # a read-only or missing folder
+            stamp.touch()
 
 
 def write_problem(folder: Path) -> str:

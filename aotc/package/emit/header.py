@@ -10,12 +10,16 @@ filled once by name: a launch needs no look-up, and a handle cannot be passed to
     llm_kernels_get(archive, &kernels, &error);
     llm_add(&kernels, stream, x, y, out, n, &error);
 
+`NAME_archive` is a macro for a symbol with the digest of the header. So a program with the header
+of one build and the library of another does not link, nor does one with two archives of one name.
+
 Invariant: every name from the manifest becomes a C identifier, unique in its scope, and every text
 from it is escaped.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -322,11 +326,28 @@ def _is_null_test(kernel: Kernel, root: Expression) -> bool:
     )
 
 
+_SYMBOL = re.compile(r"#define \w+_archive (\w+)$", re.MULTILINE)
+_DIGEST_DIGITS = 16
+
+
+def archive_symbol(header: str) -> str:
+    """Return the symbol of an archive's bytes in a program that includes `header`."""
+    symbol = _SYMBOL.search(header)
+    assert symbol is not None, "every header defines it"
+    return symbol[1]
+
+
 def header_text(archive: Archive) -> str:
     """Return the C header of an archive, for C11 and C++11 and up.
 
     Raises: `ManifestError` if two names of the manifest are one identifier in C.
     """
+    digest = hashlib.sha256(_header_text(archive, "").encode()).hexdigest()[:_DIGEST_DIGITS]
+    return _header_text(archive, f"_{digest}")
+
+
+def _header_text(archive: Archive, suffix: str) -> str:
+    """Return the header; `suffix` follows the name of the archive's symbol."""
     archive = canonical(archive)
     prefix = c_identifier(archive.name)
     members = _Scope(f"archive {archive.name!r}", _KEYWORDS | _MEMBERS)
@@ -365,7 +386,8 @@ def header_text(archive: Archive) -> str:
         'extern "C" {',
         "#endif",
         "",
-        f"/* The archive itself, in lib{_comment(archive.name)}.a. */",
+        f"/* The archive itself, in the lib{_comment(archive.name)}.a of the same build. */",
+        f"#define {prefix}_archive {prefix}_archive{suffix}",
         f"extern const unsigned char {prefix}_archive[];",
         f"extern const size_t {prefix}_archive_size;",
         "",

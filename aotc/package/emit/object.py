@@ -4,7 +4,8 @@ A C or C++ program links it and opens the archive from memory: there is no file 
 find at run time. LLVM writes the object for the host's architecture, and the `ar` format is a few
 fixed-width fields. So no C compiler is needed, and cross-building needs no toolchain.
 
-The library defines `NAME_archive`, aligned to 64 bytes, and `NAME_archive_size`, a `size_t`.
+The library defines `NAME_archive`, aligned to 64 bytes, and `NAME_archive_size`, a `size_t`. The
+header's symbol (`header.py`) is another name of the bytes.
 
 Invariant: the same archive for the same host is the same library, byte for byte.
 """
@@ -47,8 +48,8 @@ def host_triple(host: str) -> str:
     return triple
 
 
-def object_bytes(name: str, data: bytes, host: str = DEFAULT_HOST) -> bytes:
-    """Return an ELF object with symbols `name`_archive for `data`, and `name`_archive_size.
+def object_bytes(name: str, data: bytes, alias: str, host: str = DEFAULT_HOST) -> bytes:
+    """Return an ELF object with symbols `name`_archive and `alias` for `data`, and `name`_archive_size.
 
     Raises: `ArchiveError` LIMIT for data too large to be linked in; `ManifestError` for the host.
     """
@@ -63,6 +64,7 @@ def object_bytes(name: str, data: bytes, host: str = DEFAULT_HOST) -> bytes:
         f'source_filename = "{prefix}"\n'
         f'target triple = "{triple}"\n'
         f'@{prefix}_archive = constant [{len(data)} x i8] c"{text}", align {DATA_ALIGN}\n'
+        f"@{alias} = alias [{len(data)} x i8], ptr @{prefix}_archive\n"
         f"@{prefix}_archive_size = constant i64 {len(data)}, align 8\n"
     )
     return _emit(source, triple)
@@ -90,14 +92,14 @@ def _even(body: bytes) -> bytes:
     return body + b"\n" * (len(body) % 2)
 
 
-def library_bytes(name: str, data: bytes, host: str = DEFAULT_HOST) -> bytes:
+def library_bytes(name: str, data: bytes, alias: str, host: str = DEFAULT_HOST) -> bytes:
     """Return the static library of an archive: an `ar` file with a symbol table and one object.
 
     Raises: as `object_bytes`.
     """
     prefix = c_identifier(name)
-    member = object_bytes(name, data, host)
-    names = [f"{prefix}_archive", f"{prefix}_archive_size"]
+    member = object_bytes(name, data, alias, host)
+    names = [f"{prefix}_archive", alias, f"{prefix}_archive_size"]
     text = b"".join(name.encode() + b"\0" for name in names)
     table_bytes = 4 + 4 * len(names) + len(text)
     member_at = len(_AR_MAGIC) + 60 + table_bytes + table_bytes % 2

@@ -20,6 +20,7 @@ _DTYPES = ("fp32", "bf16", "fp16", "i32", "u8")
 _SCALARS = ("i32", "fp32", "i64", "i1")
 _SMALLEST = 16
 _SIZES = (64, 32, 16, 128, 8, 4, 2, 1, 256)
+_STRIDES, _COUNTS = (4096, 16, 1, 64), (4, 64)
 _WORDS = ("bf16", "fp32", True, 1, 2, 64, 16, 32, 4, 8, 128, "tf32", False)
 _DTYPE_GUESS = "chosen because the kernel's types fit"
 _SIZE_NOTE = "the sizes that launches pass"
@@ -85,6 +86,21 @@ def choice_changes(draft: Draft) -> Iterator[Change]:
         for index in range(1, len(values)):
             reordered = [values[index], *values[:index], *values[index + 1 :]]
             yield Change("choices", name, replace(line, value=as_list(reordered)))
+
+
+def launch_changes(draft: Draft, *, is_empty: bool = False) -> Iterator[Change]:
+    """Yield other guessed constants, for programs that meet or a launch that `is_empty`."""
+    numbers = {
+        name: line
+        for name, line in draft.sections["constants"].items()
+        if line.is_todo and line.value.isdigit()
+    }
+    yield from choice_changes(draft) if is_empty else ()
+    for size in _COUNTS if is_empty else _STRIDES:
+        for name, line in numbers.items():
+            if line.value != str(size):
+                yield Change("constants", name, replace(line, value=str(size)))
+    yield from () if is_empty else choice_changes(draft)
 
 
 def smaller_changes(draft: Draft) -> Iterator[Change]:

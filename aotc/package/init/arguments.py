@@ -238,7 +238,7 @@ def _scalar(subject: Subject, name: str, use: Use, kinds: set[str]) -> Line:
     default = subject.defaults.get(name)
     if isinstance(default, ast.Constant) and type(default.value).__name__ in _PYTHON_TYPES:
         return Line(f'"{_PYTHON_TYPES[type(default.value).__name__]}"')
-    if _FLOAT_NAMES.search(name):
+    if _FLOAT_NAMES.search(name) and "stride" not in name.lower():
         return Line('"fp32"')
     return integer if _INTEGER_NAMES.search(name) else todo('"i32"', _UNKNOWN)
 

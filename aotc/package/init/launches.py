@@ -46,6 +46,19 @@ class Host:
     node: ast.FunctionDef | None
 
     @cached_property
+    def assignments(self) -> dict[str, list[ast.expr]]:
+        """All expressions assigned to each local variable, in order."""
+        assignments: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(self.node) if self.node is not None else ():
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                for name, value in (
+                    _pairs(target, node.value) if isinstance(node, ast.Assign) else ()
+                ):
+                    if isinstance(value, ast.expr):
+                        assignments.setdefault(name, []).append(value)
+        return assignments
+
+    @cached_property
     def assigned(self) -> dict[str, ast.expr | object]:
         """The expression assigned to each local variable, `_MANY` for several."""
         assigned: dict[str, ast.expr | object] = {}

@@ -23,6 +23,7 @@ from aotc.package.archive.index import (
     Variant,
 )
 from aotc.package.archive.label import variant_label
+from aotc.package.inspect.drivers import drivers_text, first_releases
 from aotc.package.tuning import tree_text
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def summary(archive: Archive, size_bytes: int) -> str:
         " ".join(archive.targets),
         f"{size_bytes} bytes",
     ]
-    lines = [" | ".join(part for part in parts if part), archive.toolchain]
+    lines = [" | ".join(part for part in parts if part), archive.toolchain, drivers_text(archive)]
     return "\n".join(one_line(line) for line in lines if line)
 
 
@@ -156,6 +157,9 @@ def describe(archive: Archive, size_bytes: int) -> Data:
         "version": archive.version,
         "toolchain": archive.toolchain,
         "targets": list(archive.targets),
+        "drivers": {
+            target: f"{major}.{minor}" for target, (major, minor) in first_releases(archive).items()
+        },
         "size_bytes": size_bytes,
         "kernels": [_describe_kernel(kernel) for kernel in archive.kernels],
     }

@@ -19,7 +19,8 @@ from aotc.package.archive.index import Archive, ArchiveError, Kernel, parse_targ
 from aotc.package.builder.toolchain import UNKNOWN, installed_versions
 from aotc.package.cache import folder as cache_folder
 from aotc.package.inspect.cuda_driver import Gpu, Machine
-from aotc.target import TARGETS, best_for
+from aotc.package.inspect.drivers import drivers_text, first_releases, gpu_release, release_text
+from aotc.target import CUDA_12_TOOLCHAIN, TARGETS, best_for
 
 State = Literal["ok", "note", "problem"]
 _WHEELS = {"llvmlite": "llvmlite", "ptxas": "nvidia-cuda-nvcc", "libdevice": "nvidia-nvvm"}
@@ -155,13 +156,27 @@ def _archive(path: str, machine: Machine) -> Iterator[Finding]:
         yield Finding(path, "problem", str(error), remedy)
         return
     targets = sorted({variant.target for kernel in archive.kernels for variant in kernel.variants})
-    yield Finding(path, "ok", f"{len(archive.kernels)} kernels for {', '.join(targets)}")
+    kernels = f"{len(archive.kernels)} kernels for {', '.join(targets)}"
+    yield Finding(path, "ok", "; ".join(filter(None, [kernels, drivers_text(archive)])))
     for ordinal, gpu in enumerate(machine.gpus):
-        yield _fit(path, archive, ordinal, gpu)
+        yield _fit(path, archive, ordinal, gpu, machine.version)
 
 
-def _fit(path: str, archive: Archive, ordinal: int, gpu: Gpu) -> Finding:
+def _fit(path: str, archive: Archive, ordinal: int, gpu: Gpu, version: int) -> Finding:
     subject = f"{path} on GPU {ordinal}"
+    releases = {
+        target: release
+        for target, release in first_releases(archive).items()
+        if parse_target(target).runs_on(gpu.major, gpu.minor)
+    }
+    driver = version // 1000, version % 1000 // 10
+    if releases and driver < min(releases.values()):
+        target, release = min(releases.items(), key=lambda entry: entry[1])
+        description = f"the code for {target} needs the driver of {release_text(release)} or later"
+        remedy = f"update the driver, of CUDA {driver[0]}.{driver[1]}"
+        if release[0] > driver[0] == 12 and gpu_release(target) <= driver:
+            remedy += f', or build with toolchain = "{CUDA_12_TOOLCHAIN}" in [package]'
+        return Finding(subject, "problem", description, remedy)
     lacking = [kernel.name for kernel in archive.kernels if not _has_target(kernel, gpu)]
     large = [
         kernel.name

@@ -38,7 +38,7 @@ _MAX_LISTED = 12
 # The pattern of PEP 263.
 _DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
 _ROOT_KEYS = ("include", "package", "kernel", "tuned")
-_PACKAGE_KEYS = ("name", "version", "targets", "without", "facts")
+_PACKAGE_KEYS = ("name", "version", "targets", "without", "toolchain", "facts")
 
 
 def load(path: str) -> Manifest:
@@ -78,6 +78,7 @@ class _Package:
     version: str
     targets: tuple[Target, ...]
     without: tuple[str, ...]
+    toolchain: str
     facts: dict[str, Facts]
 
 
@@ -146,6 +147,8 @@ class _Reader:
             package.without,
             package.facts,
             tuple(tuned),
+            tuple(path for path, _ in included),
+            package.toolchain,
         )
 
     def package(self, package: Table) -> _Package:
@@ -169,9 +172,15 @@ class _Reader:
             with self.mistakes.collected():
                 loc = package.element("without", index)
                 built = [target.excluding([feature], loc) for target in built]
+        toolchain = targets.DEFAULT_TOOLCHAIN
+        if package.has("toolchain"):
+            toolchain = package.string("toolchain")
+            for target in built:
+                with self.mistakes.collected():
+                    target.assembled_by(toolchain, package.value_loc("toolchain"))
         facts = read_facts(package)
         built = [replace(target, facts=facts[target.name]) for target in built]
-        return _Package(name, version, tuple(built), without, facts)
+        return _Package(name, version, tuple(built), without, toolchain, facts)
 
     def included(self, path: str, loc: Loc) -> Table:
         """Return the top level of an included manifest."""

@@ -21,7 +21,7 @@ from aotc.package.manifest.argument_type import ArgumentType
 from aotc.package.manifest.parameters import Function
 from aotc.package.manifest.toml_table import Constant
 from aotc.package.manifest.tuned import TunedConfig
-from aotc.target import Target
+from aotc.target import DEFAULT_TOOLCHAIN, Target
 from aotc.target import parse_set as parse_target_set
 from aotc.tuple_type import TupleType
 
@@ -196,7 +196,8 @@ class Manifest:
     """A whole manifest; `path` is its file.
 
     `without` names the target features not used by the package. `facts` answer the source's queries
-    about the GPU, by target; `tuned` holds the autotuners' chosen configs.
+    about the GPU, by target; `tuned` holds the autotuners' chosen configs. `included` lists the files
+    of other manifests. `toolchain` is the CUDA release of ptxas.
     """
 
     path: str
@@ -209,6 +210,14 @@ class Manifest:
         default_factory=dict[str, tuple[tuple[str, Constant], ...]]
     )
     tuned: tuple[TunedConfig, ...] = ()
+    included: tuple[str, ...] = ()
+    toolchain: str = DEFAULT_TOOLCHAIN
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Paths of the manifests, and of the sources named in them."""
+        named = (*self.kernels, *self.tuned)
+        return (self.path, *self.included, *(table.source for table in named))
 
     def targets_for(self, names: Sequence[str], without: Sequence[str]) -> tuple[Target, ...]:
         """Return the named targets, or all of the package's if none is named.
@@ -222,9 +231,9 @@ class Manifest:
             dict.fromkeys(target for name in names for target in parse_target_set(name))
         )
         return tuple(
-            replace(target, facts=self.facts.get(target.name, ())).excluding(
-                [*self.without, *without]
-            )
+            replace(target, facts=self.facts.get(target.name, ()))
+            .excluding([*self.without, *without])
+            .assembled_by(self.toolchain)
             for target in targets or self.targets
         )
 

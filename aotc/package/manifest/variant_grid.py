@@ -100,6 +100,7 @@ class VariantSpec:
             target=self.target.name,
             config=Config.of(values),
             without=self.target.without,
+            toolchain=self.target.toolchain,
             facts=self.target.facts,
             map_pointers=True,
             limits=self.kernel.limits,

@@ -4,7 +4,7 @@ An archive's PTX is assembled again: any difference from its cubin is an error.
 
 A cubin is disassembled and its warps are followed (`aotc.verify.sass`). The audited bytes are the
 shipped ones: an archive's own cubins, or those a build would store. To locate a finding in the
-source, the same PTX is assembled once more with line numbers. Its code may be scheduled a little
+source, the kernel is assembled once more with line numbers. Its code may be scheduled a little
 differently, so lines are used only where the findings are the same.
 """
 
@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
-from aotc.compiler import compile_kernel
+from aotc.compiler import CompiledKernel, CompileRequest, compile_kernel, compile_ptx
 from aotc.ir.diagnostics import CompileError, IRError, ResourceError
-from aotc.package.archive import stored_ptx
+from aotc.package.archive.elf import toolchain_of
 from aotc.package.builder.toolchain import toolchain_text
 from aotc.package.builder.workers import compile_both_ways
 from aotc.package.verify.subjects import Subject, VerifyOptions
 from aotc.package.verify.variants import VariantResult
 from aotc.stages import disassemble, disassemble_located, reassembled_difference
+from aotc.target import Target
 from aotc.verify.sass.audit import audit
 from aotc.verify.sass.findings import Finding
 
@@ -29,11 +31,12 @@ _TOOL_SECTION = ".note.nv.tkinfo"  # names the ptxas of a cubin; it comes before
 
 @dataclass(frozen=True, slots=True)
 class _Cubin:
-    """A cubin, and its PTX with line numbers."""
+    """A cubin, its PTX, and a function for the PTX with line numbers."""
 
     content: bytes
     ptx: str
-    target: str
+    target: Target
+    located_ptx: Callable[[], str]
 
 
 def verify_and_audit(
@@ -78,7 +81,8 @@ def _compare(cubin: _Cubin, label: str) -> Iterator[Finding]:
         raise CompileError(message, remedy="build the archive again") from None
     if section == _TOOL_SECTION:
         message = (
-            f"expected the cubin of {label} to be of {toolchain_text()}, another ptxas made it"
+            f"expected the cubin of {label} to be of {toolchain_text(cubin.target.toolchain)}, "
+            "another ptxas made it"
         )
         raise CompileError(message, remedy="verify it with the versions that `aotc inspect` shows")
     if section:
@@ -87,29 +91,42 @@ def _compare(cubin: _Cubin, label: str) -> Iterator[Finding]:
 
 
 def _cubins(subject: Subject) -> Iterator[_Cubin]:
-    target = subject.target.name
+    target = subject.target
     if subject.archived is not None:
         assert subject.stored is not None
-        yield _Cubin(subject.archived[1].cubin, subject.stored.ptx, target)
+        content, ptx = subject.archived[1].cubin, subject.stored.ptx
+        assembled_by = target.assembled_by(toolchain_of(content))
+        yield _Cubin(content, ptx, assembled_by, lambda: ptx)
         return
     assert subject.request is not None
-    request = replace(subject.request, with_ptx=True)
-    kernel = compile_both_ways(compile_kernel, request)
+    compiled: dict[bytes, tuple[CompileRequest, str]] = {}
+
+    def compiler(request: CompileRequest) -> CompiledKernel:
+        kernel = compile_kernel(request)
+        compiled[kernel.cubin] = request, kernel.asm["ptx"]
+        return kernel
+
+    kernel = compile_both_ways(compiler, subject.request)
     if kernel.is_misfit:
         raise ResourceError(kernel.misfit)
     limit = subject.target.max_shared_bytes
     while kernel is not None:
         if kernel.metadata.shared_bytes <= limit:
-            assert kernel.ptx is not None
-            yield _Cubin(kernel.cubin, stored_ptx.split(kernel.ptx)[1], target)
+            request, ptx = compiled[kernel.cubin]
+            yield _Cubin(kernel.cubin, ptx, target, partial(_located_ptx, request))
         kernel = kernel.fallback
+
+
+def _located_ptx(request: CompileRequest) -> str:
+    return compile_ptx(request).ptx
 
 
 def _audit(cubin: _Cubin) -> tuple[Finding, ...]:
     findings = audit(disassemble(cubin.content), cubin.ptx)
     if not any(finding.is_failure and not finding.source for finding in findings):
         return findings
-    located = audit(disassemble_located(cubin.ptx, cubin.target), cubin.ptx)
+    ptx = cubin.located_ptx()
+    located = audit(disassemble_located(ptx, cubin.target), ptx)
     if [_identity(finding) for finding in located] != [_identity(finding) for finding in findings]:
         return findings
     return tuple(

@@ -76,8 +76,10 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
     }
     sizes = {name: _limit(parsed, subject.values) for name, parsed in spec.sizes.items()}
     limit = min(DEFAULT_MAX_BUFFER_BYTES, options.max_memory_bytes)
+    is_rescaled = bool(subject.values.get("conditional_rescaling", 0))
+    inputs = Inputs(ranges, pointees, limit, sizes, is_rescaled)
     return Checks(
-        *(conditions, Inputs(ranges, pointees, limit, sizes), options.seed, spec.tolerance),
+        *(conditions, inputs, options.seed, spec.tolerance),
         is_compared_later=options.is_compared_later,
     )
 

@@ -128,28 +128,32 @@ class AffineAnalysis:
                 continue
             for nested in op.blocks:
                 self._visit(nested)
-            rule = _RULES.get(type(op)) or (_renaming if op.has(*_RENAMINGS) else None)
-            if rule is not None and _is_index(op.results[0]):
-                affine = rule(self, op, [self[operand] for operand in op.operands])
-                self._known.pop(op.results[0], None)  # stale: from before a loop was understood
-                if affine is not None and len(affine.offset.terms) <= _MAX_TERMS:
-                    self._known[op.results[0]] = affine
+            self._visit_op(op)
+
+    def _visit_op(self, op: Op) -> None:
+        rule = _RULES.get(type(op)) or (_renaming if op.has(*_RENAMINGS) else None)
+        if rule is not None and _is_index(op.results[0]):
+            affine = rule(self, op, [self[operand] for operand in op.operands])
+            self._known.pop(op.results[0], None)  # stale: from before a loop was understood
+            if affine is not None and len(affine.offset.terms) <= _MAX_TERMS:
+                self._known[op.results[0]] = affine
 
     def _visit_loop(self, loop: scf.For) -> None:
-        """Visit the body with carried values opaque, derive their steps, and visit it again.
+        """Derive the steps of carried values from the loop's own ops, and visit the body.
 
-        Carried values without a step stay opaque, and scalars among them are symbols.
+        Carried values without a step stay opaque, and scalars among them are symbols. Nested blocks
+        are visited once: their results are opaque.
         """
         carried = [arg for arg in loop.carried if _is_index(arg)]
-        for arg in carried:
-            self._known[arg] = Affine(arg, ZERO)
-        self._visit(loop.body)
-        induced = {arg: self._induced(loop, arg) for arg in carried}
-        for arg in carried:
-            del self._known[arg]
         if carried:
+            self._known.update((arg, Affine(arg, ZERO)) for arg in carried)
+            for op in loop.body:
+                self._visit_op(op)
+            induced = {arg: self._induced(loop, arg) for arg in carried}
+            for arg in carried:
+                del self._known[arg]
             self._known.update((arg, value) for arg, value in induced.items() if value is not None)
-            self._visit(loop.body)
+        self._visit(loop.body)
 
     def _induced(self, loop: scf.For, arg: Value) -> Affine | None:
         """Return a carried value as a function of the induction variable, or None."""

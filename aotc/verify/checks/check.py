@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 from aotc.ir.core import Kernel
@@ -26,7 +27,7 @@ from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.extents import is_float, may_store_nothing
 from aotc.verify.checks.index_overflow import IndexOverflowError
 from aotc.verify.checks.inputs import Inputs
-from aotc.verify.checks.launch import BACKWARDS, Launch, Scalar
+from aotc.verify.checks.launch import BACKWARDS, Indices, Launch, Scalar
 from aotc.verify.checks.launches import Chooser, Conditions
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.open_results import (
@@ -141,7 +142,7 @@ class References:
         self, chooser: Chooser, launch: Launch, inputs: Inputs, *, may_rewrite: bool
     ) -> Reference:
         """Return the reference of a launch. Raises: as `interpret`."""
-        drawn = (launch.seed, launch.index_high, launch.is_sparse, launch.grid)
+        drawn = (launch.seed, launch.index_high, launch.is_sparse, launch.grid, launch.indices)
         key = (launch.label, *drawn, may_rewrite, *launch.key)
         outcome = self._cache.get(key)
         if outcome is None:
@@ -189,6 +190,7 @@ def check_kernel(
     Launches of `execute_together` are not executed again.
     """
     chooser = Chooser(kernel, roles, checks.conditions, checks.seed)
+    checks = replace(checks, inputs=checks.inputs.with_addresses(roles))
     launches = _references(chooser, checks)
     executions: dict[tuple[object, ...], Execution] = {}
     if execute_together is not None:
@@ -246,6 +248,43 @@ def _reference(
 ) -> tuple[Launch, Reference | Finding] | None:
     """Return a launch and its reference, or the finding instead.
 
+    None if there is no such launch, or it is in `executed`. Where random indices lead outside of
+    buffers or select nothing, other ones are tried, and then one program, if a launch gives the grid.
+    """
+    attempt = partial(_attempt, chooser, index, checks, executed, first_spacing)
+    first = attempt("any")
+    if first is None or _stores(first) or may_store_nothing(first[0].label):
+        return first
+    others: list[tuple[Indices, bool]] = []
+    if any(name not in checks.inputs.ranges for name in chooser.roles.indices):
+        others = [(indices, False) for indices in _OTHER_INDICES]
+    conditions = chooser.conditions
+    if conditions.grid is None and conditions.may_run_alone:
+        others += _ALONE
+    attempts = (attempt(indices, is_alone=is_alone) for indices, is_alone in others)
+    return next((other for other in attempts if other is not None and _stores(other)), first)
+
+
+def _stores(attempt: tuple[Launch, Reference | Finding]) -> bool:
+    """Return whether a launch may run and stores anything, or shows a certain mistake."""
+    _, outcome = attempt
+    if isinstance(outcome, Reference):
+        return outcome.num_stored > 0
+    return outcome.status == "fault"
+
+
+def _attempt(
+    chooser: Chooser,
+    index: int,
+    checks: Checks,
+    executed: Container[tuple[object, ...]],
+    first_spacing: int,
+    indices: Indices,
+    *,
+    is_alone: bool = False,
+) -> tuple[Launch, Reference | Finding] | None:
+    """Return a launch and its reference, or the finding instead.
+
     None if there is no such launch, or it is in `executed`.
     """
     failed: tuple[Launch, Finding] | None = None
@@ -260,6 +299,8 @@ def _reference(
         launch = chooser.launch(index, spacing)
         if launch is None:
             break
+        grid = (1,) * len(launch.grid) if is_alone else launch.grid
+        launch = replace(launch, indices=indices, grid=grid)
         if launch.key in executed:
             return None
         try:
@@ -289,6 +330,8 @@ def _is_certain(chooser: Chooser, launch: Launch, inputs: Inputs) -> bool:
     return leaves_buffers(chooser.kernel, chooser.roles, launch, inputs)
 
 
+_OTHER_INDICES: tuple[Indices, ...] = ("few", "distinct", "cumulative")
+_ALONE: tuple[tuple[Indices, bool], ...] = (("any", True), ("few", True))
 _BY_ORDER = "the result in {} depends on the order in which programs update memory atomically"
 _BY_ROUNDING = "which elements it reads depends on how floats are rounded"
 

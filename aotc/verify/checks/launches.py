@@ -85,7 +85,7 @@ class Conditions:
     `named`; None stands for all. `fixed` are arguments with compiled-in values. `num_stages` is the
     default of loops; `num_groups` of warps take a program's tiles in turn. With `may_be_left_out`, a
     launch may exceed `max_programs`, and only some of its programs run. Without `may_alias` no two
-    arguments share memory. `num_ctas` run a program.
+    arguments share memory. `num_ctas` run a program. Of a free grid, one `may_run_alone`.
     """
 
     grid: Callable[[Mapping[str, int]], tuple[int, ...]] | None
@@ -100,6 +100,7 @@ class Conditions:
     may_be_left_out: bool = False
     may_alias: bool = True
     num_ctas: int = 1
+    may_run_alone: bool = True
 
 
 @dataclass(slots=True)
@@ -142,9 +143,8 @@ class Chooser:
         self.stride_names = [n for n in self.scalars if n in strides and n not in fixed_names]
         choices = self.conditions.choices.values()
         self._has_functions = any(choice.function is not None for choice in choices)
-        lengths = [len(choice.values) for choice in self.conditions.choices.values()]
-        regular = itertools.islice(itertools.cycle(CLASSES), max([len(CLASSES), *lengths]))
-        self.labels = (*regular, *self._more_labels())
+        count = max([len(CLASSES), *(len(choice.values) for choice in choices)])
+        self.labels = (*itertools.islice(itertools.cycle(CLASSES), count), *self._more_labels())
 
     @property
     def count(self) -> int:

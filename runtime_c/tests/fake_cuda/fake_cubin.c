@@ -64,7 +64,7 @@ bool fake_cubin_read(const void *image, struct fake_cubin *cubin) {
     if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_machine != MACHINE_CUDA) {
         return false;
     }
-    cubin->arch = header.e_flags >> 8 & 0xFF;
+    cubin->arch = header.e_flags >> (header.e_ident[7] == 51 ? 0 : 8) & 0xFF; /* 51: the ABI of CUDA 12 */
     cubin->functions = calloc(FAKE_MAX_FUNCTIONS, sizeof *cubin->functions);
     if (cubin->functions == NULL) {
         return false;

@@ -34,7 +34,7 @@ def _ptxas() -> Path:
     paths = [
         ptxas
         for location in spec.submodule_search_locations
-        for ptxas in sorted(Path(location).glob("*/bin/ptxas"))
+        for ptxas in sorted(Path(location).glob("cu13/bin/ptxas"))
     ]
     return paths[0]
 

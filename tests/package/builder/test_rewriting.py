@@ -15,6 +15,7 @@ from aotc.package.archive.decoder import stored_frames
 from aotc.package.archive.index import ArchiveError
 from aotc.package.archive.selection import Selection
 from aotc.package.builder.rewriting import tune_archive
+from aotc.package.emit.header import archive_symbol, header_text
 from aotc.package.emit.object import library_bytes
 from aotc.package.tuning import fit as fits
 from aotc.package.tuning.table import KernelTuning, TuningTable
@@ -73,7 +74,8 @@ def test_what_lies_beside_it_follows(tmp_path: Path, samples: SimpleNamespace) -
     path, library = tmp_path / "llm.aotc", tmp_path / "libllm.a"
     before = archives.encode(samples.archive)
     path.write_bytes(before)
-    library.write_bytes(library_bytes("llm", before, "aarch64"))
+    symbol = archive_symbol(header_text(samples.archive))
+    library.write_bytes(library_bytes("llm", before, symbol, "aarch64"))
     sources = {
         "version": 1,
         "archive_sha256": hashlib.sha256(before).hexdigest(),
@@ -84,7 +86,7 @@ def test_what_lies_beside_it_follows(tmp_path: Path, samples: SimpleNamespace) -
     _, files = tune_archive(path, _TABLE)
     after = path.read_bytes()
     assert set(files) == {path, library, sources_path}
-    assert library.read_bytes() == library_bytes("llm", after, "aarch64")
+    assert library.read_bytes() == library_bytes("llm", after, symbol, "aarch64")
     document = json.loads(sources_path.read_text())
     assert document == {**sources, "archive_sha256": hashlib.sha256(after).hexdigest()}
 
@@ -92,7 +94,7 @@ def test_what_lies_beside_it_follows(tmp_path: Path, samples: SimpleNamespace) -
 def test_files_of_another_archive_stay(tmp_path: Path, samples: SimpleNamespace) -> None:
     path, library = tmp_path / "llm.aotc", tmp_path / "libllm.a"
     path.write_bytes(archives.encode(samples.archive))
-    other = library_bytes("llm", archives.encode(samples.small), "x86_64")
+    other = library_bytes("llm", archives.encode(samples.small), "llm_archive_1")
     library.write_bytes(other)
     assert tune_archive(path, _TABLE)[1] == (path,)
     assert library.read_bytes() == other

@@ -70,6 +70,30 @@ def test_outdated(max_age_days: float | None, max_bytes: int | None, removed: li
     assert sorted(int(removed_entry.path.name, 16) for removed_entry in chosen) == removed
 
 
+def test_a_folder_is_bounded_by_age_once_a_day(tmp_path: Path) -> None:
+    used = put(tmp_path, f"{FORMAT}/kernels/01/{'01' * 32}", 80)
+    unused = put(tmp_path, f"{FORMAT}/kernels/02/{'02' * 32}", 91)
+    of_another_version = put(tmp_path, f"v1/kernels/03/{'03' * 32}", 91)
+    cache_folder.bound(tmp_path, NOW, None)
+    assert (used.exists(), unused.exists(), of_another_version.exists()) == (True, False, True)
+    os.utime(tmp_path / "bounded", (NOW, NOW))
+    cache_folder.bound(tmp_path, NOW + 0.9 * DAY, 10)  # a limit of the user's applies at once
+    unused = put(tmp_path, f"{FORMAT}/kernels/02/{'02' * 32}", 91)
+    os.utime(tmp_path / "bounded", (NOW, NOW))
+    cache_folder.bound(tmp_path, NOW + 0.9 * DAY, None)
+    assert unused.exists()
+    cache_folder.bound(tmp_path, NOW + 1.1 * DAY, None)
+    assert (used.exists(), unused.exists()) == (True, False)
+
+
+def test_a_folder_is_bounded_by_size(tmp_path: Path) -> None:
+    files = [put(tmp_path, f"{FORMAT}/kernels/01/{number:064x}", number) for number in range(1, 5)]
+    cache_folder.bound(tmp_path, NOW, 25)
+    assert [path.exists() for path in files] == [True, True, False, False]
+    cache_folder.bound(tmp_path / "none", NOW, None)
+    assert not (tmp_path / "none").exists()
+
+
 def test_an_entry_that_is_gone_already(tmp_path: Path) -> None:
     path = put(tmp_path, f"{FORMAT}/kernels/01/{'01' * 32}", 1)
     entries = cache_folder.entries(tmp_path)

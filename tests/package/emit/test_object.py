@@ -40,7 +40,9 @@ def native() -> str:
 @pytest.mark.parametrize("options", [[], ["-static"], ["-pie", "-fPIE"]], ids=["", "static", "pie"])
 @pytest.mark.parametrize("data", [b"", b"a", _DATA], ids=["empty", "byte", "all"])
 def test_a_program_links_the_archive(tmp_path: Path, data: bytes, options: list[str]) -> None:
-    (tmp_path / "libmy-llm.a").write_bytes(library_bytes("my-llm", data, native()))
+    (tmp_path / "libmy-llm.a").write_bytes(
+        library_bytes("my-llm", data, "my_llm_archive_1", native())
+    )
     (tmp_path / "main.c").write_text(_PROGRAM)
     process = subprocess.run(
         ["cc", *options, "main.c", "-L.", "-lmy-llm", "-Wl,--fatal-warnings", "-o", "main"],
@@ -52,7 +54,7 @@ def test_a_program_links_the_archive(tmp_path: Path, data: bytes, options: list[
 
 @pytest.mark.parametrize("host", _MACHINES)
 def test_both_hosts_get_a_relocatable_object(host: str) -> None:
-    data = object_bytes("llm", _DATA, host)
+    data = object_bytes("llm", _DATA, "llm_archive_1", host)
     assert data[:7] == b"\x7fELF\x02\x01\x01"
     kind, machine = struct.unpack_from("<HH", data, 16)
     assert (kind, machine) == (1, _MACHINES[host])
@@ -60,7 +62,7 @@ def test_both_hosts_get_a_relocatable_object(host: str) -> None:
 
 
 def test_data_is_neither_writable_nor_executable() -> None:
-    data = object_bytes("llm", _DATA)
+    data = object_bytes("llm", _DATA, "llm_archive_1")
     (sections_at,) = struct.unpack_from("<Q", data, 40)
     (count,) = struct.unpack_from("<H", data, 60)
     sections = [struct.unpack_from("<8xQ16xQ", data, sections_at + 64 * i) for i in range(count)]
@@ -70,18 +72,18 @@ def test_data_is_neither_writable_nor_executable() -> None:
 
 
 def test_library_is_reproducible() -> None:
-    first = library_bytes("llm", _DATA)
-    assert library_bytes("llm", _DATA) == first
-    assert library_bytes("llm", _DATA[:-1]) != first
+    first = library_bytes("llm", _DATA, "llm_archive_1")
+    assert library_bytes("llm", _DATA, "llm_archive_1") == first
+    assert library_bytes("llm", _DATA[:-1], "llm_archive_1") != first
     for path in (b"/home", b"/tmp", b"/root", str(Path.cwd()).encode()):
         assert path not in first
 
 
 def test_library_is_an_ar_file_with_a_symbol_table() -> None:
-    library = library_bytes("llm", b"x")
+    library = library_bytes("llm", b"x", "llm_archive_1")
     assert library.startswith(b"!<arch>\n/               0           0     0     100644  ")
     (count,) = struct.unpack_from(">I", library, 68)
-    assert count == 2
+    assert count == 3
     (member_at,) = struct.unpack_from(">I", library, 72)
     assert library[member_at : member_at + 10] == b"archive.o/"
     assert library[member_at + 60 : member_at + 64] == b"\x7fELF"
@@ -89,7 +91,7 @@ def test_library_is_an_ar_file_with_a_symbol_table() -> None:
 
 def test_megabytes_of_noise_survive() -> None:
     data = random.Random(0).randbytes(3 << 20)
-    library = library_bytes("llm", data)
+    library = library_bytes("llm", data, "llm_archive_1")
     position = library.index(data[:64])
     content = library[position : position + len(data)]
     assert hashlib.sha256(content).digest() == hashlib.sha256(data).digest()
@@ -97,9 +99,9 @@ def test_megabytes_of_noise_survive() -> None:
 
 def test_too_large_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_writer, "MAX_DATA_BYTES", 3)
-    assert object_bytes("llm", b"abc")
+    assert object_bytes("llm", b"abc", "llm_archive_1")
     with pytest.raises(ArchiveError, match="4 bytes are too many to link in") as error:
-        object_bytes("llm", b"abcd")
+        object_bytes("llm", b"abcd", "llm_archive_1")
     assert error.value.kind == "LIMIT"
 
 

@@ -48,14 +48,18 @@ def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
 
 def test_summary_counts(samples: SimpleNamespace) -> None:
     line = summary(samples.archive, 1234)
-    assert line == "llm 0.1.0 | 2 kernels | 33 variants | sm_80 sm_90a | 1234 bytes\na compiler"
+    drivers = "drivers of CUDA 13.0 (R580) and later"
+    first, *rest = line.splitlines()
+    assert first == "llm 0.1.0 | 2 kernels | 33 variants | sm_80 sm_90a | 1234 bytes"
+    assert rest == ["a compiler", drivers]
     line = summary(samples.small, 1)
-    assert line == "one 1 | 1 kernel | 1 variant | sm_90a | 1 bytes"
+    assert line == f"one 1 | 1 kernel | 1 variant | sm_90a | 1 bytes\n{drivers}"
 
 
 def test_description_is_json_and_complete(samples: SimpleNamespace) -> None:
     data = json.loads(json.dumps(describe(samples.archive, 99), allow_nan=False))
     assert (data["name"], data["size_bytes"], data["targets"]) == ("llm", 99, ["sm_80", "sm_90a"])
+    assert data["drivers"] == {"sm_80": "13.0", "sm_90a": "13.0"}
     norm, copy = data["kernels"]
     assert norm["types"] == {"T": ["fp16", "bf16"]}
     assert norm["choices"] == {"CAUSAL": [True, False]}

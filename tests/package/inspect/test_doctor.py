@@ -91,7 +91,9 @@ def test_archives_and_their_gpus(archives: Path, tmp_path: Path) -> None:
     blackwell = Gpu("B200", 10, 0, 180 << 30, 232448, is_mig=False)
     small = Gpu("A10", 8, 6, 24 << 30, 101376, is_mig=False)
     findings = doctor.examine(Machine(13000, (H100, blackwell, small)), tmp_path, [path])
-    assert about(findings, path).text == "5 kernels for sm_80, sm_90a"
+    assert about(findings, path).text == (
+        "5 kernels for sm_80, sm_90a; drivers of CUDA 13.0 (R580) and later"
+    )
     assert about(findings, f"{path} on GPU 0") == Finding(
         f"{path} on GPU 0", "ok", "5 of 5 kernels run"
     )
@@ -102,6 +104,17 @@ def test_archives_and_their_gpus(archives: Path, tmp_path: Path) -> None:
     assert finding.state == "note"
     assert "aotc build --target sm_86" in finding.remedy
     assert doctor.has_problem(findings)
+
+
+def test_a_driver_older_than_the_code(archives: Path, tmp_path: Path) -> None:
+    path = str(archives / "golden.aotc")
+    findings = doctor.examine(Machine(12080, (H100,)), tmp_path, [path])
+    assert about(findings, f"{path} on GPU 0") == Finding(
+        f"{path} on GPU 0",
+        "problem",
+        "the code for sm_90a needs the driver of CUDA 13.0 (R580) or later",
+        'update the driver, of CUDA 12.8, or build with toolchain = "12.9" in [package]',
+    )
 
 
 def test_too_little_shared_memory(archives: Path, tmp_path: Path) -> None:

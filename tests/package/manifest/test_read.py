@@ -141,6 +141,17 @@ def test_autotune_leaves_constexprs_to_the_source(folder: Path) -> None:
     assert _parse(folder, text).kernels[0].configs == AutotuneConfigs()
 
 
+def test_the_package_picks_a_toolchain(folder: Path) -> None:
+    text = _FULL.replace('"sm_80"]', '"sm_80"]\ntoolchain = "12.9"')
+    manifest = _parse(folder, text)
+    assert manifest.toolchain == "12.9"
+    assert [target.toolchain for target in manifest.targets_for(("sm_80",), ())] == ["12.9"]
+    with pytest.raises(ManifestError, match="CUDA 12.9 knows, got 'sm_110a'") as error:
+        _parse(folder, text.replace('"sm_80"]', '"sm_110a"]'))
+    assert error.value.loc is not None
+    assert error.value.loc.line == 5
+
+
 def test_targets_do_without_what_the_package_and_the_caller_say(folder: Path) -> None:
     manifest = _parse(folder, _FULL.replace('"sm_80"]', '"sm_80"]\nwithout = ["wgmma"]'))
     assert [target.without for target in manifest.targets] == [("wgmma",)] * 2

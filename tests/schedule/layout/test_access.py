@@ -32,11 +32,16 @@ STRAIGHT = "tl.store(out_ptr + i[:, None] * N + j[None, :], x)"
 
 
 def layouts(
-    tmp_path: Path, out: str, kind: str, shape: tuple[int, int], warps: int
+    tmp_path: Path,
+    out: str,
+    kind: str,
+    shape: tuple[int, int],
+    warps: int,
+    out_kind: str = "",
 ) -> dict[type[Op], LinearLayout]:
     path = tmp_path / "k.py"
     path.write_text(SOURCE.replace("OUT", out))
-    signature = {"x_ptr": f"*{kind}:16", "out_ptr": f"*{kind}:16"}
+    signature = {"x_ptr": f"*{kind}:16", "out_ptr": f"*{out_kind or kind}:16"}
     kernel = translate(str(path), "k", signature, {"M": shape[0], "N": shape[1]}).kernel
     kernel.num_warps = warps
     layout_of = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
@@ -79,6 +84,25 @@ def test_both_accesses_have_boxes(tmp_path: Path) -> None:
 def test_what_is_not_transposed_is_not(tmp_path: Path) -> None:
     layout_of = layouts(tmp_path, STRAIGHT, "bf16", (64, 64), 4)
     assert box(layout_of[tile.Load]) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "out_kind", "width"),
+    [
+        ("bf16", "fp32", 4),
+        ("fp8e4nv", "bf16", 8),
+        ("fp8e4nv", "fp32", 4),
+        ("i8", "i64", 4),  # a word is loaded
+        ("fp32", "bf16", 8),
+        ("bf16", "bf16", 8),
+    ],
+)
+def test_loads_are_no_wider_than_what_is_stored_at_once(
+    tmp_path: Path, kind: str, out_kind: str, width: int
+) -> None:
+    out = STRAIGHT.replace("x)", "x.to(out_ptr.dtype.element_ty))")
+    layout_of = layouts(tmp_path, out, kind, (64, 64), 4, out_kind)
+    assert box(layout_of[tile.Load]) == box(layout_of[tile.Store]) == (1, width)
 
 
 PRODUCT = """\

@@ -215,10 +215,17 @@ def test_a_match_of_an_open_result_proves_nothing(name: str, is_open: bool) -> N
 
 
 def test_always_overlapping_programs_are_passed_over() -> None:
-    findings = _check("crowd")
+    findings = _check("crowd", grid=lambda _: (2,))
     assert {finding.status for finding in findings} == {"passed over", "right"}
     passed = [finding for finding in findings if finding.status == "passed over"]
     assert "writes what another has written" in passed[0].detail
+
+
+def test_a_program_that_meets_any_other_runs_alone() -> None:
+    findings = _check("crowd")
+    assert (findings[0].status, findings[0].grid) == ("right", (1,))
+    findings = _check("crowd", may_run_alone=False)
+    assert "passed over" in [finding.status for finding in findings]
 
 
 def test_rows_longer_than_any_extent_get_room() -> None:

@@ -1,0 +1,45 @@
+"""Depfiles, as Make reads them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aotc.package.emit.depfile import depfile_text
+
+NAMES = ["plain.py", "a b.py", "a#b.py", "a$b.py", "back\\slash.py"]
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+def test_make_reads_every_path(tmp_path: Path) -> None:
+    """The rule's output is made again after each input changes, and not otherwise."""
+    for name in NAMES:
+        (tmp_path / name).touch()
+    (tmp_path / "out.d").write_text(depfile_text([Path("out.aotc"), Path("out.h")], NAMES))
+    (tmp_path / "Makefile").write_text(
+        "all: out.aotc\ninclude out.d\nout.aotc:\n\ttouch out.aotc\n"
+    )
+
+    def make() -> str:
+        command = ["make", "-C", str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert "touch" in make()
+    assert "touch" not in make()
+    for seconds, name in enumerate(NAMES, 1):
+        later = (tmp_path / "out.aotc").stat().st_mtime_ns + seconds
+        (tmp_path / name).unlink()
+        (tmp_path / name).touch()
+        assert (tmp_path / name).stat().st_mtime_ns >= later - seconds
+        assert "touch" in make(), name
+        assert "touch" not in make()
+    (tmp_path / "a b.py").unlink()  # a deleted input is no error of Make's
+    assert "touch" in make()
+
+
+def test_inputs_are_sorted_and_listed_once() -> None:
+    text = depfile_text([Path("dist/llm.aotc")], ["b.py", "a.py", "b.py"])
+    assert text == "dist/llm.aotc: \\\n a.py \\\n b.py\na.py:\nb.py:\n"
