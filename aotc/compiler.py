@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
-from aotc.edited_stage import EditedStage, mistakes_of
+from aotc.edited_stage import EditedStage, edit_remark, mistakes_of
 from aotc.ir.diagnostics import (
     CompileError,
     IRError,
@@ -169,7 +169,7 @@ def compile_kernel(
             translation.remarks,
             translation.prints,
             ptx_stage.gpu_kernel.schedule.remarks,
-            [_edit_note(request), hazard, crash, _length_note(kernel, assembly)],
+            [edit_remark(request.edited), hazard, crash, _length_note(kernel, assembly)],
             spilled,
         ),
         ptxas_warnings=assembly.warnings,
@@ -260,16 +260,6 @@ def _assemble(
         peak = find_peak(ptx_stage.kernel)
         message = f"{error.reason}; {peak}"
         raise CompileError(message, peak.loc, remedy=large_remedy()) from None
-
-
-def _edit_note(request: CompileRequest) -> str:
-    """Return the remark on an edited stage, or ""."""
-    edited = request.edited
-    return (
-        ""
-        if edited is None
-        else f"{edited.file}: compiled from this {edited.stage}, edited by hand"
-    )
 
 
 def _crash_note(kernel: Kernel, assembly: Assembly) -> str:
