@@ -13,6 +13,7 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from aotc.package.builder.run import BuildOptions, BuildResult, Listener
     from aotc.package.builder.workers import Compiler
     from aotc.package.cache.store import Cache
+    from aotc.package.inspect.sarif import Result
     from aotc.package.manifest.spec import Manifest
     from aotc.package.tuning.table import TuningTable
     from aotc.package.verify.report import Report
@@ -65,6 +67,7 @@ without = click.option(
     help="Do not use this feature; repeatable.",
 )
 _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
+_sarif = click.option("--sarif", metavar="FILE", help="Write the findings there, as SARIF.")
 
 
 @click.group(cls=Workflow, context_settings={"help_option_names": ["-h", "--help"]})
@@ -336,6 +339,7 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
 @click.option("--device", is_flag=True, help="Run the cubins on a GPU instead.")
 @on_a_cluster
 @click.option("--allow-partial", is_flag=True, help="Accept variants of which some launches ran.")
+@_sarif
 @click.option("-v", "--verbose", is_flag=True, help="A row for each variant.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 @quietly
@@ -354,6 +358,7 @@ def verify(
     device: bool,
     address: str | None,
     allow_partial: bool,
+    sarif: str | None,
     verbose: bool,
     is_json: bool,
     debug: bool,
@@ -398,6 +403,8 @@ def verify(
                 listener.advanced(outcome.task.label, report.state(outcome), outcome.seconds)
     finally:
         listener.close()
+    if sarif is not None:
+        _write_sarif(sarif, report.sarif_results(path))
     if is_json:
         show(json.dumps(report.describe(), indent=2))
     else:
@@ -421,6 +428,13 @@ def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: flo
     tell(report.summary(seconds))
 
 
+def _write_sarif(file: str, results: Iterable[Result]) -> None:
+    from aotc.package.inspect.sarif import sarif_text  # noqa: PLC0415 - start-up time, as is below
+    from aotc.package.text_output import write_text  # noqa: PLC0415
+
+    write_text(Path(file), sarif_text(results))
+
+
 @commands.command()
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=FILE)
 @click.option(
@@ -432,6 +446,7 @@ def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: flo
 )
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; default: all cores.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if kernels are not named, or none found.")
+@_sarif
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
 @quietly
 @_debug
@@ -441,16 +456,20 @@ def check(
     target: str,
     jobs: int | None,
     strict: bool,
+    sarif: str | None,
     is_json: bool,
     debug: bool,
 ) -> int:
     """Say of every kernel in files and folders whether the language has all that it uses."""
     from aotc.package.builder.workers import default_jobs  # noqa: PLC0415
     from aotc.package.inspect import survey as checking  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.inspect.sarif import check_results  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
     start = time.monotonic()
     checked = checking.check(paths, parse(target).name, jobs or default_jobs())
+    if sarif is not None:
+        _write_sarif(sarif, check_results(checked))
     if is_json:
         show(json.dumps(checking.describe(checked), indent=2))
     else:

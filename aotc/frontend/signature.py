@@ -7,6 +7,7 @@ constants are alike in the kernel: compile-time Python values.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager

@@ -226,10 +226,13 @@ def test_a_kernel_that_does_not_compile_is_the_users_mistake(tmp_path: Path, run
     lines = ['source = "k.py:k"' if line.startswith("source") else line for line in text]
     header = lines[: lines.index("[kernel.signature]") + 2]
     (tmp_path / "kernels.toml").write_text("\n".join(header) + "\n")
-    code, out, err = run("verify", str(tmp_path / "kernels.toml"), "-j", "1")
+    log = tmp_path / "out.sarif"
+    code, out, err = run("verify", str(tmp_path / "kernels.toml"), "-j", "1", "--sarif", str(log))
     assert code == 1
     assert "failed" in out
     assert "unknown" in err
+    results = json.loads(log.read_text())["runs"][0]["results"]
+    assert {result["ruleId"] for result in results} == {"mistake"}
 
 
 def test_without_a_gpu_the_device_is_missing(

@@ -8,11 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 import tomli
+
+from aotc.package.archive.file import read
+from aotc.package.emit.wheel import make_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAN = ROOT / "runtime_c" / "python"
@@ -31,20 +35,15 @@ def _files(*patterns: str) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("project", [ROOT, LEAN])
-def test_the_extension_lists_all_its_files(project: Path) -> None:
+def test_the_extension_lists_all_its_files() -> None:
     """A list, because setuptools takes no pattern there; a missing file fails here."""
-    extension = _extension(project)
+    extension = _extension(LEAN)
     assert sorted(extension["sources"]) == _files("aotc/runtime/*.c", "runtime_c/src/*.c")
     assert sorted(extension["depends"]) == _files(
         "aotc/runtime/*.h", "runtime_c/src/*.h", "runtime_c/include/aotc/aotc.h"
     )
     for path in (*extension["sources"], *extension["depends"]):
-        assert (project / path).resolve() == ROOT / path
-
-
-def test_both_build_the_extension_in_the_same_way() -> None:
-    assert _extension(ROOT) == _extension(LEAN)
+        assert (LEAN / path).resolve() == ROOT / path
 
 
 def _has_setuptools() -> bool:
@@ -55,42 +54,51 @@ def _has_setuptools() -> bool:
         return False
 
 
-@pytest.mark.slow
-def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
-    """Built as a user builds it, from a copy of the sources in place."""
-    copy = tmp_path / "repository"
-    for folder in (
-        "aotc/runtime",
-        "aotc/triton",
-        "runtime_c/src",
-        "runtime_c/include",
-        "runtime_c/python",
-    ):
-        skipped = shutil.ignore_patterns("*.so", "__pycache__", "build", "*.egg-info")
-        shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=skipped)
-    for file in ("aotc/__init__.py", "aotc/py.typed", "aotc/torch.py", "LICENSE", "NOTICE"):
-        shutil.copy(ROOT / file, copy / file)
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheels of the loader and the compiler, built as users do, from a copy of the sources."""
+    folder = tmp_path_factory.mktemp("wheels")
+    copy = folder / "repository"
+    skipped = shutil.ignore_patterns("*.so", "__pycache__", "build", "*.egg-info")
+    for name in ("aotc", "runtime_c/src", "runtime_c/include", "runtime_c/python"):
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=skipped)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, copy / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
     if _has_setuptools():
         command.insert(4, "--no-build-isolation")
-    result = subprocess.run(
-        [*command, str(tmp_path), str(copy / "runtime_c" / "python")],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env={**os.environ, "CFLAGS": "-O0 -g0"},  # compiled in a third of the time
-    )
-    assert result.returncode == 0, result.stderr
-    (wheel,) = tmp_path.glob("aotc_runtime-*.whl")
+    for project in (LEAN, ROOT):
+        path = copy / project.relative_to(ROOT)
+        result = subprocess.run(
+            [*command, str(folder), str(path)],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+            env={**os.environ, "CFLAGS": "-O0 -g0"},  # compiled in a third of the time
+        )
+        assert result.returncode == 0, result.stderr
+    (loader,) = folder.glob("aotc_runtime-*.whl")
+    (compiler,) = folder.glob("aotc-*.whl")
+    return loader, compiler
+
+
+def _content(wheel: Path) -> tuple[set[str], list[str], set[str]]:
+    """Return the modules of a wheel, the lines of its metadata, and its licences."""
     with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if ".dist-info/" not in name]
-        licenses = {Path(name).name for name in archive.namelist() if "/licenses/" in name}
-        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith("/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
+    modules = {name for name in names if ".dist-info/" not in name}
+    return modules, lines, {Path(name).name for name in names if "/licenses/" in name}
+
+
+@pytest.mark.slow
+def test_the_lean_wheel_holds_the_loader_alone(wheels: tuple[Path, Path]) -> None:
+    names, lines, licenses = _content(wheels[0])
     compiled = [name for name in names if name.endswith(".so")]
     assert len(compiled) == 1
-    assert sorted(set(names) - set(compiled)) == [
+    assert sorted(names - set(compiled)) == [
         "aotc/__init__.py",
         "aotc/py.typed",
         "aotc/runtime/__init__.py",
@@ -105,6 +113,62 @@ def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
     assert needs == ["Requires-Dist: zstandard>=0.22"]
     assert "License-Expression: Apache-2.0" in lines
     assert licenses == {"LICENSE", "NOTICE"}
+
+
+@pytest.mark.slow
+def test_the_compiler_depends_on_the_loader(wheels: tuple[Path, Path]) -> None:
+    """Together they have every module, and none twice; the compiler's wheel is for any host."""
+    loader, _, _ = _content(wheels[0])
+    compiler, lines, _ = _content(wheels[1])
+    assert not loader & compiler
+    assert {name for name in loader | compiler if name.endswith(".py")} == set(
+        _files("aotc/**/*.py")
+    )
+    assert "Requires-Dist: aotc-runtime==0.1.0" in lines
+    assert wheels[1].name == "aotc-0.1.0-py3-none-any.whl"
+    assert f"Version: {importlib.metadata.version('aotc')}" in lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_compiler", [False, True])
+def test_a_packed_archive_installs_beside_either(
+    tmp_path: Path, wheels: tuple[Path, Path], archives: Path, has_compiler: bool
+) -> None:
+    """In a new environment: other distributions are found in this one, aotc itself is not."""
+    packed = make_wheel(read(archives / "golden.aotc"))
+    (tmp_path / packed.file_name).write_bytes(packed.content)
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python = environment / "bin" / "python"
+    (site,) = environment.glob("lib/python3*/site-packages")
+    install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--no-index", "-q"]
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    chosen = [*wheels[: 1 + has_compiler], tmp_path / packed.file_name]
+    subprocess.run([*install, "--no-deps", *chosen], check=True, timeout=300)
+    program = f"import aotc, {packed.module} as packed; print(aotc.__file__, packed.ARCHIVE)"
+    paths = _run(python, "-c", program).split()
+    assert all(Path(path).is_relative_to(site) for path in paths)
+    command = _run(python, "-m", "aotc", "inspect", paths[1], fails=not has_compiler)
+    assert ("5 kernels" in command) == has_compiler
+    # Removed again, it leaves the loader whole.
+    uninstall = [sys.executable, "-m", "pip", f"--python={python}", "uninstall", "-y", "-q"]
+    if has_compiler:
+        subprocess.run([*uninstall, "aotc"], check=True, timeout=120)
+    _run(python, "-c", f"import aotc.runtime, aotc.triton, {packed.module}")
+
+
+def _run(python: Path, *arguments: str, fails: bool = False) -> str:
+    process = subprocess.run(
+        [python, "-P" if sys.version_info >= (3, 11) else "-s", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=python.parent,
+        env={"PATH": "/usr/bin"},
+    )
+    assert (process.returncode != 0) == fails, process.stdout + process.stderr
+    return process.stdout
 
 
 def test_every_package_names_one_license() -> None:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from aotc.ir.diagnostics import one_line
 from aotc.package.builder.workers import Done, Failure
+from aotc.package.inspect import sarif
 from aotc.package.verify.subjects import Subject
 from aotc.package.verify.variants import VariantResult
 from aotc.verify.checks.check import Finding
@@ -89,6 +90,20 @@ class Report:
         """Return a variant's status in a word if it is not right, else an empty string."""
         state = _state(outcome)
         return "" if state in ("verified", "dropped") else state.upper()
+
+    def sarif_results(self, path: str) -> Iterator[sarif.Result]:
+        """Yield the variants that are not right, each at its kernel in the manifest or at `path`."""
+        for outcome in self.outcomes:
+            subject = outcome.task.request
+            file, line = path, 0
+            if subject.expanded is not None:
+                loc = subject.expanded[1].kernel.loc
+                file, line = loc.file, loc.line
+            if isinstance(outcome.result, Failure):
+                yield from sarif.failure_results(outcome.result, file)
+            elif text := _wrong(outcome.result, self.reproduce(subject.label)):
+                level = "error" if outcome.result.status == "wrong" else "warning"
+                yield sarif.Result(outcome.result.status, level, text, file, line)
 
     def describe(self) -> Data:
         """Return everything as JSON-ready data."""
