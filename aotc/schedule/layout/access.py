@@ -24,6 +24,7 @@ from aotc.schedule.analysis.axis import AxisAnalysis, AxisInfo
 from aotc.schedule.analysis.costs import GLOBAL_ACCESS_COST, SECTOR_COST
 from aotc.schedule.analysis.global_order import accessed_pointer
 from aotc.schedule.layout.layouts import WARP_LANES, blocked_for
+from aotc.schedule.layout.likely_strides import LikelyStrides
 from aotc.target import Feature, Target
 
 MAX_ACCESS_BYTES = 16
@@ -156,13 +157,14 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     operand_bytes: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
     near_transposes = _near_transposes(kernel)
+    strides = LikelyStrides(kernel, infos)
     for op in kernel.walk():
         pointer = accessed_pointer(op)
         if pointer is None or not isinstance(pointer.type, TileType):
             continue
         info = infos[pointer]
         is_operand = _is_operand(op)
-        order = memory_order(info, infos.likely(pointer))
+        order = strides.order(pointer) or memory_order(info, infos.likely(pointer))
         key = (pointer.type.shape, order, op.has(Trait.ATOMIC), is_operand)
         keys[op] = key
         if is_operand and pointee_bytes(pointer) < _WORD_BYTES:
