@@ -167,7 +167,7 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         order = strides.order(pointer) or memory_order(info, infos.likely(pointer))
         key = (pointer.type.shape, order, op.has(Trait.ATOMIC), is_operand)
         keys[op] = key
-        if is_operand and pointee_bytes(pointer) < _WORD_BYTES:
+        if is_operand and pointee_bytes(pointer) < _WORD_BYTES and max(info.contiguity) == 1:
             operand_bytes[key] = pointee_bytes(pointer)
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         for width_key in (key,) if is_operand else (key, (*key[:-1], True)):
@@ -335,8 +335,8 @@ def _is_transposed(op: Op, near_transposes: Container[Value]) -> bool:
 def _coalesced(kind: _Kind, width: int, num_warps: int, operand_bytes: int) -> LinearLayout:
     """Return a coalesced layout, with runs of `width` elements in a thread.
 
-    Of operands loaded one by one, of `operand_bytes` each, a thread has neighbours along the second
-    axis: it stores them to shared memory at once. Words are copied there one by one.
+    Of operands without a contiguous axis, of `operand_bytes` an element, a thread has neighbours along
+    the second axis: it stores them to shared memory at once. Words are copied there one by one.
     """
     shape, order, *_ = kind
     elems = [1] * len(shape)
