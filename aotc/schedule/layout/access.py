@@ -24,6 +24,7 @@ from aotc.schedule.analysis.axis import AxisAnalysis, AxisInfo
 from aotc.schedule.analysis.costs import GLOBAL_ACCESS_COST, SECTOR_COST
 from aotc.schedule.analysis.global_order import accessed_pointer
 from aotc.schedule.layout.layouts import WARP_LANES, blocked_for
+from aotc.schedule.layout.likely_strides import LikelyStrides
 from aotc.target import Feature, Target
 
 MAX_ACCESS_BYTES = 16
@@ -156,16 +157,17 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     operand_bytes: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
     near_transposes = _near_transposes(kernel)
+    strides = LikelyStrides(kernel, infos)
     for op in kernel.walk():
         pointer = accessed_pointer(op)
         if pointer is None or not isinstance(pointer.type, TileType):
             continue
         info = infos[pointer]
         is_operand = _is_operand(op)
-        order = memory_order(info, infos.likely(pointer))
+        order = strides.order(pointer) or memory_order(info, infos.likely(pointer))
         key = (pointer.type.shape, order, op.has(Trait.ATOMIC), is_operand)
         keys[op] = key
-        if is_operand and pointee_bytes(pointer) < _WORD_BYTES:
+        if is_operand and pointee_bytes(pointer) < _WORD_BYTES and max(info.contiguity) == 1:
             operand_bytes[key] = pointee_bytes(pointer)
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         for width_key in (key,) if is_operand else (key, (*key[:-1], True)):
@@ -333,8 +335,8 @@ def _is_transposed(op: Op, near_transposes: Container[Value]) -> bool:
 def _coalesced(kind: _Kind, width: int, num_warps: int, operand_bytes: int) -> LinearLayout:
     """Return a coalesced layout, with runs of `width` elements in a thread.
 
-    Of operands loaded one by one, of `operand_bytes` each, a thread has neighbours along the second
-    axis: it stores them to shared memory at once. Words are copied there one by one.
+    Of operands without a contiguous axis, of `operand_bytes` an element, a thread has neighbours along
+    the second axis: it stores them to shared memory at once. Words are copied there one by one.
     """
     shape, order, *_ = kind
     elems = [1] * len(shape)
