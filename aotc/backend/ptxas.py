@@ -460,7 +460,8 @@ def disassemble(
         except OSError as error:
             raise host_error(error, f"cannot write to {folder}") or error from None
         # Its data-flow analysis takes a third of the time, and only finds targets of indirect jumps.
-        for data_flow in (["-ndf"], []):
+        # Numbers of live registers need it.
+        for data_flow in [[]] if with_registers else [["-ndf"], []]:
             command = [str(nvdisasm), *options, *data_flow, source.name]
             status, report = _run(command, folder, timeout_seconds)
             if status != 0:
