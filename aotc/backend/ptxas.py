@@ -470,8 +470,11 @@ def disassemble(
             source.write_bytes(cubin)
         except OSError as error:
             raise host_error(error, f"cannot write to {folder}") or error from None
-        # Its data-flow analysis takes a third of the time, and only finds targets of indirect jumps.
+        # Its data-flow analysis takes a third of the time. It finds targets of indirect jumps, and
+        # live registers.
         for data_flow in (["-ndf"], []):
+            if with_registers and data_flow:
+                continue
             command = [str(nvdisasm), *options, *data_flow, source.name]
             status, report = _run(command, folder, timeout_seconds)
             if status != 0:
