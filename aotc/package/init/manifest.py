@@ -265,8 +265,9 @@ def _add_grid(
         return
     draft.grid.append(f"grid = [{', '.join(map(toml, first))}]")
     for text in first:
-        if len(first) > 1:
-            _guess_fewer(constants, text.split(" * "))
+        factors = text.split(" * ")
+        if len(first) > 1 or len(factors) > 1:
+            _guess_fewer(constants, factors)
         for name in _names(text):
             if name in defaults and name not in constant_names:
                 constants.constants[name] = defaults[name]
