@@ -29,12 +29,16 @@ _SIZE_NOTE = "the sizes that launches pass"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A replacement line for one name; `size` is the current size if the change halves it."""
+    """A replacement line for one name, and `others` that go with it.
+
+    `size` is the current size if the change halves it.
+    """
 
     section: str
     name: str
     line: Line
     size: int = 0
+    others: tuple[Change, ...] = ()
 
 
 def type_changes(draft: Draft) -> Iterator[Change]:
@@ -50,8 +54,16 @@ def type_changes(draft: Draft) -> Iterator[Change]:
         values = listed(line)
         kind = next((dtypes for dtypes in _KINDS if values[0] in dtypes), ())
         for other in (*kind, *(dtype for dtype in _OPERANDS if dtype not in kind)):
+            floats = (
+                []
+                if other in kind
+                else [n for n in draft.results if f'"*{name}:' in lines[n].value]
+            )
+            results = tuple(
+                Change("signature", n, Line('"*fp32:16?"', _DTYPE_GUESS)) for n in floats
+            )
             if (other,) != values and not line.is_given:
-                yield Change("types", name, replace(line, value=as_list([other])))
+                yield Change("types", name, replace(line, value=as_list([other])), others=results)
     for name, line in lines.items():
         if not line.is_given and "*" in line.value:
             yield from _pointers(draft, name, line)

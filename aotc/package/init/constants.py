@@ -126,7 +126,8 @@ def _place(
         lines.configs[name] = todo(f"[{size}]", "the sizes that launches pass")
     else:
         sample = _sample(subject, name, lines)
-        if isinstance(sample, int) and sample > _MAX_EXTENT:
+        is_empty = sample == 0 and use & (Use.EXTENT | Use.TRIPS)
+        if isinstance(sample, int) and (sample > _MAX_EXTENT or is_empty):
             sample = None
         guess = compared[0] if compared else _guess(subject, name, use)
         value = toml(guess if sample is None else sample)

@@ -28,6 +28,7 @@ class Draft:
 
     `sections` hold the lines of `[kernel.SECTION]`; `left_out` gives the reason for each argument
     without a type. Constants `computed` by heuristics or `tuned` by an autotuner have no lines.
+    Floats are stored through the pointers `results`.
     """
 
     head: list[str]
@@ -38,6 +39,7 @@ class Draft:
     is_autotuned: bool = False
     computed: tuple[str, ...] = ()
     tuned: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     sections: dict[str, dict[str, Line]] = field(
         default_factory=lambda: {section: {} for section in SECTIONS}

@@ -38,6 +38,7 @@ from aotc.package.init.nodes import parameter_names
 from aotc.package.init.search import settle, widen
 from aotc.package.init.subject import Line, Subject
 from aotc.package.init.trial import Trial
+from aotc.package.init.use import Use
 from aotc.package.init.uses import uses_of
 from aotc.package.inspect.survey import CheckedKernel, check, unnamed_lines
 from aotc.package.manifest.read import read_function
@@ -246,6 +247,7 @@ def _fill(draft: Draft, subject: Subject, kernel: CheckedKernel, selection: Want
     draft.is_autotuned = tuned is not None
     draft.computed = tuple(sorted(subject.computed))
     draft.tuned = tuple(sorted(tuned or ()))
+    draft.results = tuple(name for name in signature.lines if subject.uses.of(name) & Use.RESULT)
     draft.left_out = signature.left_out
     draft.sections = {
         "signature": signature.lines,
@@ -293,8 +295,9 @@ def _add_grid(
         return
     draft.grid.append(f"grid = [{', '.join(map(toml, first))}]")
     for text in first:
-        if len(first) > 1:
-            _guess_fewer(constants, text.split(" * "))
+        factors = text.split(" * ")
+        if len(first) > 1 or len(factors) > 1:
+            _guess_fewer(constants, factors)
         for name in _names(text):
             if name in defaults and name not in constant_names:
                 constants.constants[name] = defaults[name]

@@ -135,20 +135,18 @@ def _is_further(after: Problem, before: Problem) -> bool:
 
 
 def _with(draft: Draft, change: Change, trial: Trial) -> Problem | None:
-    lines = draft.sections[change.section]
-    before = lines.get(change.name)
+    before = {name: dict(lines) for name, lines in draft.sections.items()}
     _apply(draft, change)
     try:
         return trial.typed(draft.text({}))
     finally:
-        if before is None:
-            del lines[change.name]
-        else:
-            lines[change.name] = before
+        draft.sections = before
 
 
 def _apply(draft: Draft, change: Change) -> None:
     draft.sections[change.section][change.name] = change.line
+    for other in change.others:
+        _apply(draft, other)
 
 
 def _shrink(draft: Draft, trial: Trial) -> bool:

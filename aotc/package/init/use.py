@@ -33,6 +33,8 @@ class Use(Flag):
     """Values are cast to it."""
     INDICES = auto()
     """It points to integers, such as offsets."""
+    RESULT = auto()
+    """Floats are stored through it."""
     ADDRESSES = auto()
     """It points to pointers."""
     BITS = auto()

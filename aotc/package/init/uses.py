@@ -412,6 +412,7 @@ class _Walk:
         """Record stores of integers."""
         value = args[1] if len(args) > 1 else _EMPTY
         part = node.args[1] if len(node.args) > 1 else None
+        self.uses.add(pointer.bases if value.is_float else _NONE, Use.RESULT)
         method = part.func if isinstance(part, ast.Call) else None
         is_cast = isinstance(method, ast.Attribute) and method.attr in _CASTS
         if is_cast and isinstance(part, ast.Call) and part.args:
@@ -517,7 +518,7 @@ class _Walk:
         for name, part, value in arguments:
             use = inner.of(name)
             self.uses.add(value.bases, use & (Use.POINTER | Use.DESCRIPTOR | Use.ADDRESSES))
-            self.uses.add(value.bases, use & (Use.INDICES | Use.BITS))
+            self.uses.add(value.bases, use & (Use.INDICES | Use.BITS | Use.RESULT))
             if use & (Use.OFFSET | Use.BOUND | Use.INTEGER):
                 self.uses.add(
                     value.parts - (value.bases if use & Use.POINTER else _NONE),

@@ -128,6 +128,16 @@ def test_lines(write: Write, parameters: str, value: str, line: str) -> None:
     assert line in write(KERNEL.format(parameters, value)).text
 
 
+def test_few_rows_of_a_batch_are_guessed(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, n, bs: tl.constexpr):\n"
+        "    tl.store(p + tl.program_id(0), tl.program_id(0) % bs)\n"
+        "def run(x, n, batch):\n    rows = batch * n\n    k[(rows,)](x, n, batch)\n"
+    )
+    assert kernel["grid"] == ["bs * n"]
+    assert kernel["configs"] == {"bs": [2]}
+
+
 def test_operands_of_a_dot_in_int32_are_bytes(tables: Tables) -> None:
     (kernel,) = tables(
         "@triton.jit\ndef k(a, b, out):\n"

@@ -13,6 +13,7 @@ from aotc.frontend.survey.support import Survey
 from aotc.package.init.use import Use, Uses
 from aotc.package.init.uses import uses_of
 
+STORED = Use.POINTER | Use.RESULT
 USED_BOTH = Use.POINTER | Use.INDICES | Use.OFFSET | Use.INTEGER
 PRELUDE = "import triton\nimport triton.language as tl\n"
 
@@ -63,7 +64,7 @@ def of(path: Path) -> Uses:
         ("x = tl.load(p) != 255", "p", Use.POINTER | Use.BITS),
         ("nan = 255\nx = tl.load(p) != nan", "p", Use.POINTER | Use.BITS),
         ("x = tl.load(p) != 0", "p", Use.POINTER),
-        ("x = tl.load(q)\ntl.store(p, (x.to(tl.float32) * 2).to(n))", "p", Use.POINTER),
+        ("x = tl.load(q)\ntl.store(p, (x.to(tl.float32) * 2).to(n))", "p", STORED),
         ("for i in range(4):\n    x = p + i\n    x = tl.load(x)", "p", Use.POINTER),
         ("x = q\nfor i in range(4):\n    tl.load(p + x)\n    x = tl.load(q)", "q", USED_BOTH),
         ("x = tl.exp(n)", "n", Use.FLOAT),
@@ -106,5 +107,5 @@ def test_what_heuristics_ask_and_what_stores_cast_to(tmp_path: Path) -> None:
         "    tl.store(q, tl.load(p).to(tl.int8))\n    tl.store(p, tl.load(q).to(tl.float32))\n"
     )
     uses = of(tmp_path / "k.py")
-    assert uses.of("p") == Use.POINTER | Use.NONE_TEST
+    assert uses.of("p") == STORED | Use.NONE_TEST
     assert uses.stored == {"q": {"i8"}}
