@@ -119,7 +119,9 @@ def _voxels(draw: Draw) -> Any:
     """Call it with one point to a voxel: the order of others is that of atomics."""
     path = f"{_OPS}.vision.voxelization"
     parameter = draw.get(f"{path}:VoxelizationParameter")((0.0,) * 3, (8.0,) * 3, (1.0,) * 3, 10)
-    return draw(f"{path}:generate_voxels", draw.fp32(1, 4).abs(), parameter)
+    points = draw.fp32(1, 4).abs()
+    count, features, indices, counts = draw(f"{path}:generate_voxels", points, parameter)
+    return [count, *(tensor[: int(count)] for tensor in (features[:, :1], indices, counts))]
 
 
 def _copy_blocks(draw: Draw) -> Any:

@@ -14,7 +14,7 @@ def _matrix(draw: Draw, *dtypes: torch.dtype) -> torch.Tensor:
 
 def _bitflip(draw: Draw) -> Any:
     x = _matrix(draw, torch.float32, torch.float16, torch.bfloat16)
-    chances = draw.one_of(None, 4), draw.one_of(3, 8)
+    chances = draw.one_of(6, 4), draw.one_of(3, 8)
     path = "mase_triton.random_bitflip.core:random_bitflip_fn"
     return draw(path, x, *chances, 1, 2, draw.one_of(None, 200.0))
 

@@ -27,11 +27,9 @@ def _inputs(draw: Draw, *widths: tuple[int, int], grad: bool = False) -> tuple[A
 
 def _sequence(path: str, *chunks: int, widths: Sequence[tuple[int, int]] = ()) -> Any:
     def run(draw: Draw) -> Any:
-        words: dict[str, Any] = {
-            "autocast_kernel_dtype": draw.one_of(torch.bfloat16, torch.float32)
-        }
-        words |= {"chunk_size": draw.one_of(*chunks)} if chunks else {}
-        return draw(f"{_TORCH}.{path}", *_inputs(draw, *widths, grad=draw.flag()), **words)
+        words: dict[str, Any] = {"chunk_size": draw.one_of(*chunks)} if chunks else {}
+        inputs = _inputs(draw, *widths, grad=draw.flag())
+        return draw(f"{_TORCH}.{path}", *inputs, autocast_kernel_dtype=inputs[0].dtype, **words)
 
     return run
 
@@ -75,7 +73,4 @@ ENTRY_POINTS: EntryPoints = {
         "parallel.triton_limit_headdim.fw:mlstm_parallel_fw", *_EQUAL
     ),
     "step": _step("recurrent.triton_step:mlstm_recurrent_step__triton"),
-    "step_alternate": _step(
-        "recurrent.triton_step_alternate:mlstm_recurrent_step__triton_alternate"
-    ),
 }

@@ -23,7 +23,8 @@ struct candidate {
     PyObject *held;               /* owner of the values' borrowed names and strings */
     aotc_value *choices, *config;
     uint32_t choice_count, config_count;
-    bool is_alike; /* arguments converted for the first candidate are valid for this one */
+    bool is_alike;      /* arguments converted for the first candidate are valid for this one */
+    bool is_alike_wide; /* or for the widest */
 };
 
 /* The candidate launched for given facts. */
@@ -35,6 +36,8 @@ struct fact_slot {
 
 struct specialization {
     uint32_t candidate_count, fact_count;
+    uint32_t widest; /* of the candidates with the first one's parameters: converts most numbers */
+    bool is_wide;    /* the first one refused a number: facts are read from the widest */
     uint16_t *telling; /* parameters of the first candidate whose facts distinguish */
     struct fact_slot *slots;
     struct fact_slot *last; /* the last one found, or the first */
@@ -157,6 +160,31 @@ static bool convert_alike(const struct candidate *a, const struct candidate *b) 
     return is_alike;
 }
 
+/* The candidate with the widest scalars, of those with the first one's parameters. */
+static uint32_t find_widest(const struct specialization *specialization) {
+    const struct candidate *first = &specialization->candidates[0];
+    const uint32_t count = first->kernel->param_count;
+    uint32_t widest = 0;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < specialization->candidate_count; ++i) {
+        const struct candidate *candidate = &specialization->candidates[i];
+        uint32_t width = 0;
+        if (candidate->kernel->param_count != count ||
+            memcmp(candidate->params, first->params, count * sizeof *first->params) != 0) {
+            continue;
+        }
+        for (uint32_t k = 0; k < count; ++k) {
+            const struct kernel_param *param = &candidate->kernel->params[k];
+            width += param->kind == AOTC_SCALAR && (param->dtype == AOTC_I64 || param->dtype == AOTC_U64);
+        }
+        if (width > most) {
+            most = width;
+            widest = i;
+        }
+    }
+    return widest;
+}
+
 PyObject *native_specialization_new(struct native_state *state, uint32_t name_count,
                                     PyObject *answer) {
     PyObject *listed = NULL;
@@ -187,6 +215,13 @@ PyObject *native_specialization_new(struct native_state *state, uint32_t name_co
         }
         specialization->candidates[i].is_alike =
             i == 0 || convert_alike(&specialization->candidates[0], &specialization->candidates[i]);
+    }
+    specialization->widest = find_widest(specialization);
+    for (size_t i = 0; i < count; ++i) {
+        specialization->candidates[i].is_alike_wide =
+            i == specialization->widest ||
+            convert_alike(&specialization->candidates[specialization->widest],
+                          &specialization->candidates[i]);
     }
     specialization->telling = read_indices(telling, specialization->candidates[0].kernel->param_count);
     specialization->fact_count = (uint32_t)PyTuple_GET_SIZE(telling);
@@ -312,20 +347,29 @@ int native_launch_specialized(PyObject *capsule, PyObject *const *objects,
     struct fact_slot *slot = NULL;
     uint32_t chosen = 0;
     int64_t launched = 0;
-    int result = prepare(&launch, &specialization->candidates[0], objects, known, grid);
+    uint32_t converted = specialization->is_wide ? specialization->widest : 0;
+    int result = prepare(&launch, &specialization->candidates[converted], objects, known, grid);
+    if (result < 0 && converted != specialization->widest && PyErr_ExceptionMatches(refusals)) {
+        PyErr_Clear(); /* a number is too large for the first; from now on facts tell such launches */
+        specialization->is_wide = true;
+        converted = specialization->widest;
+        native_end(&launch);
+        result = prepare(&launch, &specialization->candidates[converted], objects, NULL, grid);
+    }
     if (result == 0 && specialization->candidate_count > 1) {
         bool is_known = false;
         slot = find_slot(specialization, &launch, facts, &is_known);
         chosen = is_known ? slot->candidate : 0;
     }
-    const bool is_ready = specialization->candidates[chosen].is_alike;
+    const struct candidate *candidate = &specialization->candidates[chosen];
+    const bool is_ready = converted == 0 ? candidate->is_alike : candidate->is_alike_wide;
     if (result == 0 && is_ready) {
-        use(&launch, &specialization->candidates[chosen]);
+        use(&launch, candidate);
         result = native_run(&launch, NULL);
     }
     native_end(&launch);
     if (result == 0 && !is_ready) {
-        result = launch_one(&specialization->candidates[chosen], objects, grid);
+        result = launch_one(candidate, objects, grid);
     }
     if (result == 0 || specialization->candidate_count == 1) {
         return result;

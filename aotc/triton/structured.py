@@ -30,8 +30,13 @@ class StructuredLauncher:
     ) -> None:
         self._function, self._archives, self._hooks = function, archives, hooks
         self._plain = Launcher(function, constexprs, archives, hooks)
-        self._flat: dict[str, Launcher] = {}
+        self._flat: dict[tuple[Any, ...], Launcher] = {}
         self.names, self._constexprs = self._plain.names, constexprs
+        self._defaults = {
+            name: parameter.default
+            for name, parameter in self._plain.signature.parameters.items()
+            if parameter.default is not inspect.Parameter.empty
+        }
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return functools.partial(self._launch, grid)
@@ -39,13 +44,27 @@ class StructuredLauncher:
     def _launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> None:
         for hook in self._hooks:
             hook(*args, **kwargs)
-        passed, words = self._plain.bind(args, kwargs)[1:]
+        passed, words = self._bound(args, kwargs)
         if callable(grid):
             grid = grid(passed)
         launcher, flat = self._flattened(passed)
         launcher[grid](
             **flat, **{name: option for name, option in words.items() if option is not None}
         )
+
+    def _bound(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """Return a launch's arguments and options, as `Launcher.bind` in a quarter of the time."""
+        by_place = dict(zip(self.names, args))  # noqa: B905 - fewer may be passed
+        words = {name: kwargs[name] for name in kwargs if name not in self.names}
+        passed = {**self._defaults, **by_place, **kwargs}
+        for name in words:
+            del passed[name]
+        is_plain = len(by_place) == len(args) and len(passed) == len(self.names)
+        if not is_plain or by_place.keys() & kwargs.keys() or words.keys() - {*self._plain.options}:
+            passed, words = self._plain.bind(args, kwargs)[1:]  # reports the mistake
+        return passed, words
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -69,7 +88,7 @@ class StructuredLauncher:
         }
         # Functions are constants, compiled into a kernel.
         functions = sorted(name for name, argument in flat.items() if is_function(argument))
-        key = repr((nested, blocks, functions))
+        key = (*nested.items(), *blocks.items(), *functions)
         launcher = self._flat.get(key)
         if launcher is None:
             parameters = self._plain.signature.parameters
