@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
+from aotc.edited_stage import EditedStage, mistakes_of
 from aotc.ir.diagnostics import (
     CompileError,
     IRError,
@@ -61,9 +62,8 @@ class CompileRequest:
 
     `facts` are the source's answers about the GPU, where they differ from the target's row. Without
     `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
-    libdevice's functions keep subnormals. `limits` bound the compile's resources. `captured` are
-    constants from the functions around the kernel's definition. `toolchain` is the CUDA release of
-    ptxas.
+    libdevice's functions keep subnormals. `limits` bound resources. `captured` are constants of
+    enclosing functions. An `edited` stage replaces the compiler's. `toolchain` is ptxas's release.
     """
 
     source: str
@@ -82,6 +82,7 @@ class CompileRequest:
     enable_reflect_ftz: bool = True
     limits: CompileLimits = DEFAULT_LIMITS
     captured: tuple[tuple[str, object], ...] = ()
+    edited: EditedStage | None = None
     toolchain: str = DEFAULT_TOOLCHAIN
 
 
@@ -133,9 +134,14 @@ def compile_kernel(
     keep_asm = keep_asm or request.with_ptx
     limits = request.limits
     target = check_request(request)
-    with backend.Ptxas(target, mebibytes=limits.ptxas_mebibytes, reuses=reuses) as ptxas:
+    with (
+        backend.Ptxas(target, mebibytes=limits.ptxas_mebibytes, reuses=reuses) as ptxas,
+        mistakes_of(request.edited),
+    ):
         ptx_stage = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer, reuses=reuses)
         assembly = _assemble(ptx_stage, limits, ptxas, reuses=reuses)
+        places = backend.param_places(assembly.cubin, ptx_stage.kernel.name)
+        params = _placed(_param_slots(ptx_stage), places)
     if request.line_root is not None:
         assembly = replace(assembly, cubin=backend.without_ptx_lines(assembly.cubin))
     timings.lap("ptxas")
@@ -155,12 +161,12 @@ def compile_kernel(
         registers=assembly.registers,
         spill_bytes=assembly.spill_bytes,
         stack_bytes=assembly.stack_bytes,
-        params=_placed(_param_slots(ptx_stage), backend.param_places(assembly.cubin, kernel.name)),
+        params=params,
         remarks=_lines(
             translation.remarks,
             translation.prints,
             ptx_stage.gpu_kernel.schedule.remarks,
-            [hazard, crash, _length_note(kernel, assembly)],
+            [_edit_note(request), hazard, crash, _length_note(kernel, assembly)],
             spilled,
         ),
         ptxas_warnings=assembly.warnings,
@@ -180,7 +186,7 @@ def compile_kernel(
         work=count_work(kernel),
     )
     asm = {**ptx_stage.asm, "llvm": ptx_stage.gpu_kernel.lowered.llvm_ir, "ptx": ptx_stage.ptx}
-    if request.with_ptx:
+    if request.with_ptx and (request.edited is None or request.edited.stage in ("tile", "gpu")):
         # Separate from the cubin's own: its debug sections would name the source.
         located = backend.lower_kernel(
             kernel,
@@ -234,11 +240,13 @@ def _assemble(
         mistake = backend.find_assembly_error(*rejected, "ptxas", error.reason)
         raise (mistake or error) from None
     except backend.FewRegistersError as error:
-        message = (
-            f"an instruction takes {error.needed} registers of a thread, which has "
-            f"{error.available} where a CTA has {ptx_stage.kernel.num_threads // 32} warps"
-        )
-        remedy = register_remedy(ptx_stage.kernel, ptx_stage.target, error.needed)
+        peak = find_peak(ptx_stage.kernel)
+        needed = error.needed or peak.registers
+        limit = f"{error.available} where a CTA has {ptx_stage.kernel.num_threads // 32} warps"
+        message = f"{peak}; ptxas cannot spill enough of them: a thread has {limit}"
+        if error.needed:
+            message = f"an instruction takes {needed} registers of a thread, which has {limit}"
+        remedy = register_remedy(ptx_stage.kernel, ptx_stage.target, needed)
         misfit = ResourceError(message, ptx_stage.kernel.loc, remedy=remedy)
         misfit.source_files = ptx_stage.translation.source_files
         misfit.searches = ptx_stage.translation.searches
@@ -247,6 +255,16 @@ def _assemble(
         peak = find_peak(ptx_stage.kernel)
         message = f"{error.reason}; {peak}"
         raise CompileError(message, peak.loc, remedy=large_remedy()) from None
+
+
+def _edit_note(request: CompileRequest) -> str:
+    """Return the remark on an edited stage, or ""."""
+    edited = request.edited
+    return (
+        ""
+        if edited is None
+        else f"{edited.file}: compiled from this {edited.stage}, edited by hand"
+    )
 
 
 def _crash_note(kernel: Kernel, assembly: Assembly) -> str:
@@ -264,7 +282,7 @@ def _length_note(kernel: Kernel, assembly: Assembly) -> str:
     if not assembly.level or assembly.crash:
         return ""
     return (
-        f"{kernel.loc}: {kernel.name} has so many instructions that ptxas optimises it less ({assembly.level}); "
+        f"{kernel.loc}: {kernel.name} has so many instructions or blocks that ptxas optimises it less ({assembly.level}); "
         "unroll fewer iterations, or let a thread compute fewer elements"
     )
 
@@ -405,6 +423,8 @@ def _to_ptx(
     timings.lap("import")
     target = check_request(request)
     translation = translate_request(request)
+    if request.edited is not None and request.edited.stage == "tile":
+        translation = replace(translation, kernel=request.edited.kernel(translation.kernel))
     timings.lap("frontend")
     kernel = translation.kernel
     access = parameter_access(kernel)
@@ -484,8 +504,8 @@ def translate_request(request: CompileRequest) -> Translation:
 def check_request(request: CompileRequest) -> Target:
     """Return the target of a valid request. Raises: CompileError otherwise."""
     try:
-        target = parse_target(str(request.target)).excluding(request.without)
-        target = target.assembled_by(request.toolchain)
+        built_for = parse_target(str(request.target)).excluding(request.without)
+        target = built_for.assembled_by(request.toolchain)
     except ManifestError as error:
         raise CompileError(error.message, remedy=error.remedy) from None
     config = request.config
@@ -575,7 +595,6 @@ def launch_heuristics(
     """Return the truth values computed by `@triton.heuristics` from a launch's integers."""
     from aotc import frontend  # noqa: PLC0415
 
-    facts = dict(target.facts)
     return frontend.launch_heuristics(
-        source, kernel, arguments, constants, target=target.name, facts=facts
+        source, kernel, arguments, constants, target=target.name, facts=dict(target.facts)
     )

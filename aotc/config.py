@@ -101,6 +101,10 @@ class Config:
         "a CTA runs several program instances, not one",
         "wherever loads can run ahead across them",
     )
+    conditional_rescaling: bool | None = _switch(
+        "softmax keeps its shift while it may, with other roundings",
+        "where exact",
+    )
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Config:

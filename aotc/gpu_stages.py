@@ -67,6 +67,8 @@ def lower_to_ptx(
         timings.lap("check")
         if not hazards:
             return replace(gpu_kernel, wgmma_hazard=hazard)
+        if request.edited is not None and request.edited.stage != "tile":
+            raise IRError(str(hazards[0]), translation.kernel.loc)
         if not awaits_dots:
             hazard = fall_back(translation.kernel, hazards[0])
     raise IRError(f"with each wgmma waited for at once, {hazards[0]}", translation.kernel.loc)
@@ -97,7 +99,10 @@ def _lower(
         check_resources,
     )
 
+    edited = {} if request.edited is None else {request.edited.stage: request.edited}
     kernel = schedule_kernel(translation.kernel, schedule, observer)
+    if "gpu" in edited:
+        kernel = edited["gpu"].kernel(kernel)
     timings.lap("schedule")
     # An early answer saves a run of ptxas with few registers and spills of the rest.
     try:
@@ -115,7 +120,11 @@ def _lower(
         reflects_ftz=request.enable_reflect_ftz,
     )
     check_instructions(kernel, lowered.num_lines, request.limits)
+    if "llvm" in edited:
+        lowered = replace(lowered, llvm_ir=edited["llvm"].text, line_table=None)
     timings.lap("lower")
+    if "ptx" in edited:
+        return GpuKernel(kernel, schedule, lowered, edited["ptx"].text, owns_sm)
     ptx = backend.emit_ptx(lowered.llvm_ir, schedule.target, lowered.line_table, reuses=reuses)
     timings.lap("llvm")
     return GpuKernel(kernel, schedule, lowered, ptx, owns_sm)

@@ -8,25 +8,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aotc.compiler import STAGES, CompileRequest, PtxKernel, check_request, translate_request
+from aotc.compiler import CompileRequest, PtxKernel, check_request, translate_request
 
 if TYPE_CHECKING:
     from aotc.backend.debug import LineTable
+    from aotc.edited_stage import EditedStage
     from aotc.ir.core import Kernel
     from aotc.ir.diagnostics import CompileError
     from aotc.target import Target
 
 
+# Stages that a compile can go on from, in their order.
+TEXT_STAGES = ("tile", "gpu", "llvm", "ptx")
 # Printed forms of a cubin: its code, or every section with the lines of the source, if it has them.
-LISTINGS = ("sass", "cubin")
+LISTINGS = ("sass", "sections")
 
 
 def disassemble(cubin: bytes, listing: str = "sass") -> str:
-    """Return a listing of a cubin. Raises: IRError if it is none."""
+    """Return a listing of a cubin. Raises: IRError if it is none.
+
+    Besides `LISTINGS` there are "lines", code with lines of the source, and "registers", code with
+    the number of live registers.
+    """
     from aotc import backend  # noqa: PLC0415 - start-up time
 
-    is_whole = listing == "cubin"
-    return backend.disassemble(cubin, with_lines=is_whole, is_whole=is_whole)
+    is_whole = listing == "sections"
+    return backend.disassemble(
+        cubin,
+        with_lines=is_whole or listing == "lines",
+        is_whole=is_whole,
+        with_registers=listing == "registers",
+    )
+
+
+def without_lines(cubin: bytes) -> bytes:
+    """Return a cubin without tables of lines; its code stays."""
+    from aotc import backend  # noqa: PLC0415 - start-up time
+
+    return backend.without_lines(cubin)
 
 
 def disassemble_located(ptx: str, target: Target) -> str:
@@ -61,13 +80,23 @@ def find_assembly_error(
 
 def stage_text(request: CompileRequest, stage: str) -> str:
     """Return the text of one stage, running no later one. Raises: as `compile_kernel`."""
+    content = stage_content(request, stage)
+    assert isinstance(content, str), f"{stage} is no text"
+    return content
+
+
+def stage_content(request: CompileRequest, stage: str) -> str | bytes:
+    """Return one stage, running no later one: the bytes of a cubin, the text of any other.
+
+    Raises: as `compile_kernel`.
+    """
     check_request(request)
     translation = translate_request(request)
     return _advance(translation.kernel, "tile", stage, request)
 
 
-def continue_from(stage: str, text: str, target_stage: str, request: CompileRequest) -> str:
-    """Return the text of stage `target_stage`, made from `text`, the text of an earlier stage.
+def continue_from(edited: EditedStage, goal: str, request: CompileRequest) -> str | bytes:
+    """Return the stage `goal`, made from the text of an earlier stage.
 
     Of `request`, only the target and the configuration count.
 
@@ -75,13 +104,13 @@ def continue_from(stage: str, text: str, target_stage: str, request: CompileRequ
     """
     from aotc.ir.text import parse_kernel  # noqa: PLC0415
 
-    return _advance(
-        parse_kernel(text) if stage in ("tile", "gpu") else text, stage, target_stage, request
-    )
+    is_ir = edited.stage in ("tile", "gpu")
+    state = parse_kernel(edited.text, edited.file) if is_ir else edited.text
+    return _advance(state, edited.stage, goal, request)
 
 
-def _advance(state: Kernel | str, stage: str, target_stage: str, request: CompileRequest) -> str:
-    """Run the stages after `stage` up to `target_stage`."""
+def _advance(state: Kernel | str, stage: str, goal: str, request: CompileRequest) -> str | bytes:
+    """Run the stages after `stage` up to `goal`."""
     from aotc import backend  # noqa: PLC0415
     from aotc.ir.core import Kernel  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
@@ -90,25 +119,28 @@ def _advance(state: Kernel | str, stage: str, target_stage: str, request: Compil
 
     target = check_request(request)
     table: LineTable | None = None
-    steps = STAGES[STAGES.index(stage) + 1 : STAGES.index(target_stage) + 1]
-    for step in (step for step in steps if step == target_stage or step not in LISTINGS):
-        if isinstance(state, Kernel):
-            if step == "gpu":
-                schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
-                state = schedule_kernel(state, schedule)
-            else:
+    last = goal if goal in TEXT_STAGES else TEXT_STAGES[-1]
+    for step in TEXT_STAGES[TEXT_STAGES.index(stage) + 1 : TEXT_STAGES.index(last) + 1]:
+        if step == "gpu":
+            assert isinstance(state, Kernel)
+            schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
+            state = schedule_kernel(state, schedule)
+        elif step == "llvm":
+            assert isinstance(state, Kernel)
+            lowered = backend.lower_kernel(
+                state,
+                target,
                 # Printed text has no line table: it would have numbers for lines.
-                root = None if target_stage == "llvm" else request.line_root
-                lowered = backend.lower_kernel(
-                    state,
-                    target,
-                    line_root=root,
-                    fuses_multiplies=request.enable_fp_fusion,
-                    reflects_ftz=request.enable_reflect_ftz,
-                )
-                state, table = lowered.llvm_ir, lowered.line_table
-        elif step == "ptx":
-            state = backend.emit_ptx(state, target, table)
+                line_root=None if goal == "llvm" else request.line_root,
+                fuses_multiplies=request.enable_fp_fusion,
+                reflects_ftz=request.enable_reflect_ftz,
+            )
+            state, table = lowered.llvm_ir, lowered.line_table
         else:
-            state = disassemble(backend.assemble(state, target).cubin, step)
-    return state if isinstance(state, str) else print_kernel(state)
+            assert isinstance(state, str)
+            state = backend.emit_ptx(state, target, table)
+    if goal in TEXT_STAGES:
+        return state if isinstance(state, str) else print_kernel(state)
+    assert isinstance(state, str)
+    cubin = backend.assemble(state, target).cubin
+    return cubin if goal == "cubin" else disassemble(cubin, goal)

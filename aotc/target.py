@@ -338,8 +338,8 @@ TARGET_SETS: dict[str, tuple[str, ...]] = {
 
 
 _GENERATIONS = {
-    "ampere": "sm_80", "ada": "sm_89", "hopper": "sm_90a", "blackwell": "sm_100a", "rubin": "sm_107a",
-    "orin": "sm_87", "thor": "sm_110a",
+    "ampere": ("sm_80", "sm_86"), "ada": ("sm_89",), "hopper": ("sm_90a",), "h200": ("sm_90a",),
+    "blackwell": ("sm_100a", "sm_120a"), "rubin": ("sm_107a",), "orin": ("sm_87",), "thor": ("sm_110a",),
 }  # fmt: skip
 
 
@@ -380,12 +380,18 @@ def best_for(major: int, minor: int) -> Target | None:
 
 
 def _remedy(name: str, candidates: Iterable[str]) -> str:
-    generation = _GENERATIONS.get(name.lower())
-    if generation is not None:
-        return f"write {generation!r}"
+    gpu = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)  # such as H100
+    named = tuple(target.name for target in TARGETS.values() if gpu.search(target.device_name))
+    generation = _GENERATIONS.get(name.lower()) or named
+    if generation:
+        return f"write {' or '.join(map(repr, generation))}"
     number = re.fullmatch(r"(?:sm_?)?(\d{2,3})[af]?", name)
     if number is None:
         return did_you_mean(name, candidates)
     # A plain "sm_90" is the commonest slip: the GPU is right, the suffix is missing.
     same = [target.name for target in TARGETS.values() if target.arch == int(number[1])]
-    return f"did you mean {same[0]!r}?" if same else "there is no target for that GPU"
+    return (
+        f"did you mean {same[0]!r}?"
+        if same
+        else f"no target is for that GPU; the oldest is {next(iter(TARGETS))!r}"
+    )

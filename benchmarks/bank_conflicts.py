@@ -9,7 +9,7 @@ excess wavefronts by kind of instruction, for three kinds of kernels: products t
 tiles transposed between a load and a store through pointers, and blocks transposed between two
 tensor copies with swizzles of 32, 64 and 128 bytes.
 
-The profiler counts the same on a GPU: see run_matmul.py.
+The profiler counts the same on a GPU.
 """
 
 from __future__ import annotations

@@ -2,39 +2,27 @@
  *
  *     first_launch WAY LAUNCH [LIBCUDA [TIMES]]
  *
- * WAY is `bare` (read a cubin's file, cuLibraryLoadData, cuLibraryGetKernel, cuLaunchKernel), `lazy` or
- * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch), `mapped` (as lazy, with
- * AOTC_OPEN_MAP), either of them with `_trusted` (AOTC_OPEN_TRUSTED); `bare_linked` and `linked`, as of a cubin and an archive that are linked into the program:
- * their pages are where the loader maps them, untouched, before the clock starts; or, of what a load asks of the
- * driver besides, `asked` (bare, and cuKernelGetParamInfo of all parameters and one more) and `forced` (bare,
- * with cuKernelGetFunction and cuFuncLoad before the launch); or, of other ways to ask it, `preserved` (bare, and the
- * driver need not copy the cubin), `extended` (bare, with cuLaunchKernelEx), `module` (cuModuleLoadData). LAUNCH is written by
+ * WAY is `bare` (read a cubin's file, cuLibraryLoadData, cuLibraryGetKernel, cuLaunchKernel) or `module` (the same
+ * by cuModuleLoadData); `lazy` or `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch) or
+ * `mapped` (as lazy, with AOTC_OPEN_MAP), any of them with `_trusted` (AOTC_OPEN_TRUSTED). LAUNCH is written by
  * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
  * The driver's library is loaded, a context current and memory allocated before the clock starts; libzstd is
  * linked as a program links it. Printed, once or TIMES times with unloading in between, as JSON: the parts,
- * nanoseconds and page faults of each, and, compiled with TRACED, nanoseconds and calls of each entry point
- * of the driver, and of the function that finds them.
+ * nanoseconds and page faults of each.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "aotc/aotc.h"
 
-enum { MAX_ARGS = 64, MAX_PARAM_BYTES = 4096, BUFFER_BYTES = 256 << 20, MAX_SHARED = 8, BINARY_IS_PRESERVED = 1 };
-
-/* AOTC_OPEN_TRUSTED, which an earlier state of the library, to be measured beside this one, does not name. */
-enum { OPEN_TRUSTED = 1 << 4 };
+enum { MAX_ARGS = 64, MAX_PARAM_BYTES = 4096, BUFFER_BYTES = 256 << 20, MAX_SHARED = 8 };
 
 struct launch {
     char archive[512], cubin[512], kernel[256], symbol[256];
@@ -52,7 +40,7 @@ struct launch {
 };
 
 static struct launch launch;
-void *driver; /* first_launch_trace.c asks it, too */
+static void *driver;
 
 __attribute__((noreturn)) static void stop(const char *what, const char *why) {
     (void)fprintf(stderr, "first_launch: %s: %s\n", what, why);
@@ -142,7 +130,7 @@ static void set_addresses(uint64_t buffer) {
     }
 }
 
-/* What a launch is measured in, and in first_launch_trace.c of the driver. */
+/* What a launch is measured in. */
 enum { MAX_PARTS = 8 };
 static struct {
     const char *name;
@@ -153,9 +141,6 @@ static unsigned part_count;
 static double started_ns;
 static long faults_before;
 
-__attribute__((weak)) void trace_begin(void);
-__attribute__((weak)) void trace_end(void);
-__attribute__((weak)) void trace_print(void);
 
 /* Page faults that need no disk: memory and code that is touched for the first time. */
 static long fault_count(void) {
@@ -186,30 +171,7 @@ static void print_parts(void) {
                      parts[i].faults);
     }
     (void)printf("}");
-    if (trace_print != NULL) {
-        trace_print();
-    }
     (void)printf("}\n");
-}
-
-/* What is linked into a program: pages of a file that are there when they are touched. */
-static struct {
-    const void *bytes;
-    size_t size_bytes;
-} linked;
-
-static void link_file(const char *path) {
-    struct stat information;
-    const int descriptor = open(path, O_RDONLY);
-    if (descriptor < 0 || fstat(descriptor, &information) != 0) {
-        stop(path, "cannot be read");
-    }
-    linked.size_bytes = (size_t)information.st_size;
-    linked.bytes = mmap(NULL, linked.size_bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (linked.bytes == MAP_FAILED) {
-        stop(path, "cannot be mapped");
-    }
-    (void)close(descriptor);
 }
 
 static void *read_cubin(void) {
@@ -236,26 +198,17 @@ static void *load_module(const void *image, void **module) {
     return found;
 }
 
-struct config {
-    unsigned grid[3], block[3], shared_bytes;
-    void *stream, *attributes;
-    unsigned attribute_count;
-};
-
 static void run_bare(const char *way) {
     void *library = NULL, *module = NULL, *kernel = NULL;
     begin();
-    void *read = linked.bytes == NULL ? read_cubin() : NULL;
-    const void *image = read == NULL ? linked.bytes : read;
+    void *image = read_cubin();
     end("open");
     if (strcmp(way, "module") == 0) {
         kernel = load_module(image, &module);
     } else {
-        int option = BINARY_IS_PRESERVED;
-        void *value = (void *)1;
         CALL(cuLibraryLoadData,
              (void **, const void *, void *, void *, unsigned, void *, void *, unsigned), &library, image,
-             NULL, NULL, 0, &option, &value, strcmp(way, "preserved") == 0);
+             NULL, NULL, 0, NULL, NULL, 0);
         end("load");
         CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, library, launch.symbol);
     }
@@ -265,48 +218,22 @@ static void run_bare(const char *way) {
         CALL(cuKernelSetAttribute, (int, int, void *, int), MAX_SHARED, (int)launch.shared_bytes, kernel, 0);
     }
     end("kernel");
-    if (strcmp(way, "asked") == 0) {
-        size_t place = 0, size = 0;
-        int (*ask)(void *, size_t, size_t *, size_t *) =
-            (int (*)(void *, size_t, size_t *, size_t *))(uintptr_t)entry("cuKernelGetParamInfo");
-        for (size_t i = 0; ask(kernel, i, &place, &size) == 0; ++i) {
-        }
-        end("asked");
-    } else if (strcmp(way, "forced") == 0) {
-        void *of_context = NULL;
-        CALL(cuKernelGetFunction, (void **, void *), &of_context, kernel);
-        CALL(cuFuncLoad, (void *), of_context);
-        end("forced");
-    }
     void *extra[] = {(void *)1, launch.params, (void *)2, &launch.param_bytes, NULL};
-    if (strcmp(way, "extended") == 0) {
-        const struct config config = {{launch.grid[0], launch.grid[1], launch.grid[2]},
-                                      {launch.threads, 1, 1},
-                                      launch.shared_bytes,
-                                      NULL,
-                                      NULL,
-                                      0};
-        CALL(cuLaunchKernelEx, (const void *, void *, void **, void **), &config, kernel, NULL, extra);
-    } else {
-        CALL(cuLaunchKernel,
-             (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
-              void **),
-             kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1,
-             launch.shared_bytes, NULL, NULL, extra);
-    }
+    CALL(cuLaunchKernel,
+         (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+          void **),
+         kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1,
+         launch.shared_bytes, NULL, NULL, extra);
     end("launch");
     CALL(cuCtxSynchronize, (void));
     end("finish");
-    if (trace_end != NULL) {
-        trace_end();
-    }
     if (library != NULL) {
         CALL(cuLibraryUnload, (void *), library);
     }
     if (module != NULL) {
         CALL(cuModuleUnload, (void *), module);
     }
-    free(read);
+    free(image);
 }
 
 static void demand(aotc_status status, const char *what, const aotc_error *error) {
@@ -338,10 +265,7 @@ static void run_archive(bool is_lazy, uint32_t flags) {
     load.kernel = launch.kernel;
     load.flags = is_lazy ? AOTC_LOAD_LAZY : 0;
     begin();
-    demand(linked.bytes == NULL
-               ? aotc_open_file(launch.archive, &options, &archive, &error)
-               : aotc_open_memory(linked.bytes, linked.size_bytes, &options, &archive, &error),
-           "open", &error);
+    demand(aotc_open_file(launch.archive, &options, &archive, &error), "open", &error);
     end("open");
     demand(aotc_kernel_get(archive, launch.kernel, &kernel, &error), "kernel", &error);
     end("kernel");
@@ -358,9 +282,6 @@ static void run_archive(bool is_lazy, uint32_t flags) {
     end("launch");
     CALL(cuCtxSynchronize, (void));
     end("finish");
-    if (trace_end != NULL) {
-        trace_end();
-    }
     aotc_release(archive);
 }
 
@@ -400,19 +321,12 @@ int main(int argc, char **argv) {
     set_addresses(buffer);
     use_stack();
     const int count = argc > 4 ? atoi(argv[4]) : 1;
-    if (strstr(argv[1], "linked") != NULL) {
-        link_file(strcmp(argv[1], "linked") == 0 ? launch.archive : launch.cubin);
-    }
     for (int i = 0; i < count; ++i) {
         const bool is_mapped = strstr(argv[1], "mapped") == argv[1];
-        const bool is_linked = strcmp(argv[1], "linked") == 0;
-        const bool is_lazy = is_mapped || is_linked || strstr(argv[1], "lazy") == argv[1];
+        const bool is_lazy = is_mapped || strstr(argv[1], "lazy") == argv[1];
         uint32_t flags = is_mapped ? AOTC_OPEN_MAP : 0;
-        flags |= strstr(argv[1], "_trusted") != NULL ? OPEN_TRUSTED : 0;
+        flags |= strstr(argv[1], "_trusted") != NULL ? AOTC_OPEN_TRUSTED : 0;
         part_count = 0;
-        if (trace_begin != NULL) {
-            trace_begin();
-        }
         if (is_lazy || strcmp(argv[1], "eager") == 0) {
             run_archive(is_lazy, flags);
         } else {

@@ -1,23 +1,20 @@
 """Time of a C program to its first launch, from an archive and from a single cubin.
 
     aotc build kernels/matrix.toml --target sm_90a -o dist
-    python -m benchmarks.first_launch_in_c dist/matrix.aotc dist/kernels.aotc [--runs 40] [--parts] [--fake]
+    python -m benchmarks.first_launch_in_c dist/matrix.aotc dist/kernels.aotc [--runs 40] [--fake]
 
 For each kernel of `_CASES` and each way of `first_launch.c`, fresh processes run on one core.
 The ways run in turn, every second time in the opposite order, after one warm-up of each. The
 time is from a context with its memory until the launch has finished, every file in the page
 cache; then again in the same process after unloading. `bare` reads the cubin from a file, loads
 it and launches. `lazy` and `mapped` open an archive, `eager` loads all variants of the kernel.
-`linked` has the archive in the program, beside `bare_linked` with the cubin there. With
-`--before`, another build of the library is measured in the same turns.
 
 Archives are unchanged (`shared` frames), written with a frame for each cubin (`alone`),
 uncompressed (`stored`), or uncompressed with at least 10,000 variants (`scale`): copies of
 kernels under new names. The tests' fake driver records the launched cubin and its parameters
 first. A ratio is the median of pairs, with the 95 % interval of the median. "once the file is
 open" leaves out the first part: opening an archive or reading the cubin. Next come medians of
-each part and its page faults. With `--parts`, a third as many traced processes give the driver's
-time by entry point (`first_launch_trace.c`), the digests' time, and the rest.
+each part and its page faults.
 """
 
 from __future__ import annotations
@@ -45,23 +42,16 @@ from tests.support.fake_gpu import ROOT, FakeGpu, build
 
 _TARGET = "sm_90a"
 _RUNTIME = ROOT / "runtime_c"
-_BEFORE = "_before"  # suffix of a way with another build of the library
 _CASES: Mapping[str, Mapping[str, Any]] = {
     "vector_add": {},
     "softmax": {},
     "matmul": {"BIAS": False, "RESIDUAL": False, "ACTIVATION": "none"},
     "paged_decode_gather": {"HEAD_DIM": 128, "PAGE": 16},
 }
-_WAYS = ("bare", "lazy", "mapped", "bare_linked", "linked")
-_MEASURES: Mapping[str, str] = {  # else the first way is
-    "linked": "bare_linked",
-    "bare_linked": "bare_linked",
-}
+_WAYS = ("bare", "lazy", "mapped", "lazy_trusted", "module")
 _FORMS = ("shared", "alone", "stored")
 _SCALE_VARIANTS = 10_000
 _NUMBERS = (64, 65, 1)  # values of integers: the first selects a variant without tensor maps
-_WRAPPED = "-Wl,--wrap=aotci_sha256,--wrap=aotci_sha256_update"
-_TRACED_TURNS = 3  # of so many turns one is traced, too
 _ADDRESS = 0x7A5A_0000_0000
 _TIMES = 3
 
@@ -191,21 +181,13 @@ def launches(
                 yield case, form, written
 
 
-def _compile(folder: Path, runtime: Path, *, is_traced: bool) -> Path:
-    """Compile the program as C programs are compiled, with a state of the library in it."""
-    program = (
-        folder
-        / f"first_launch{'_traced' if is_traced else ''}{'' if runtime == _RUNTIME else '_before'}"
-    )
+def _compile(folder: Path) -> Path:
+    """Compile the program as C programs are compiled, with the library in it."""
+    program = folder / "first_launch"
     command = [
-        *("cc", "-std=gnu11", "-O2", f"-I{runtime / 'include'}", "-Wl,-z,now"),
+        *("cc", "-std=gnu11", "-O2", f"-I{_RUNTIME / 'include'}", "-Wl,-z,now"),
         str(ROOT / "benchmarks/first_launch.c"),
-        *(
-            ["-rdynamic", _WRAPPED, str(ROOT / "benchmarks/first_launch_trace.c")]
-            if is_traced
-            else []
-        ),
-        *map(str, sorted((runtime / "src").glob("*.c"))),
+        *map(str, sorted((_RUNTIME / "src").glob("*.c"))),
         *("-o", str(program), "-ldl", "-lpthread"),
     ]
     subprocess.run(command, check=True)
@@ -213,11 +195,10 @@ def _compile(folder: Path, runtime: Path, *, is_traced: bool) -> Path:
 
 
 class _Run(NamedTuple):
-    """A process's output in microseconds: its first launch by parts and entry points, and later ones."""
+    """A process's output in microseconds: its first launch by parts, and later ones."""
 
     parts: Mapping[str, float]
     faults: Mapping[str, int]
-    driver: Mapping[str, tuple[float, int]]
     again: tuple[float, ...]
 
     @property
@@ -236,7 +217,6 @@ def _run(program: Path, way: str, written: Path, library: str) -> _Run:
     return _Run(
         {name: time / 1e3 for name, (time, _) in first["parts"].items()},
         {name: faults for name, (_, faults) in first["parts"].items()},
-        {name: (time / 1e3, calls) for name, (time, calls) in first.get("driver", {}).items()},
         tuple(sum(time for time, _ in other["parts"].values()) / 1e3 for other in later_launches),
     )
 
@@ -276,18 +256,6 @@ def _report_parts(label: str, runs: Sequence[_Run]) -> None:
     print(f"{label}   parts: {', '.join(parts)}", flush=True)
 
 
-def _report_driver(label: str, traced: Sequence[_Run]) -> None:
-    """Print medians and calls of the driver and of digests, and the rest."""
-    entries = [
-        f"{name} {statistics.median(run.driver[name][0] for run in traced):.1f} ({calls})"
-        for name, (_, calls) in traced[0].driver.items()
-    ]
-    runtime_us = statistics.median(
-        run.total - sum(time for time, _ in run.driver.values()) for run in traced
-    )
-    print(f"{label}   {', '.join(entries)}; all else {runtime_us:.1f}", flush=True)
-
-
 def main() -> None:
     """Compile the program, write launches down, run all in turn, and print a line for each way."""
     parser = argparse.ArgumentParser(
@@ -298,57 +266,36 @@ def main() -> None:
     parser.add_argument(
         "--ways", default=",".join(_WAYS), help="of first_launch.c; the first is the measure"
     )
-    parser.add_argument(
-        "--before", type=Path, help="runtime_c of another state: its ways are WAY_before"
-    )
     parser.add_argument("--kernels", default=",".join(_CASES), help="what to launch")
     parser.add_argument("--forms", default=",".join(_FORMS), help="of archives; scale is one, too")
-    parser.add_argument("--parts", action="store_true", help="say what the driver takes")
     parser.add_argument("--core", type=int, help="where to run; default: the last there is")
     parser.add_argument("--limit-s", type=float, default=600.0, help="begin no turn after")
     parser.add_argument(
         "--fake", action="store_true", help="use the tests' driver: the host's share alone"
     )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        states = [_RUNTIME] if options.before is None else [_RUNTIME, options.before]
-        programs = {
-            (is_before, is_traced): _compile(folder, state, is_traced=is_traced)
-            for is_before, state in enumerate(states)
-            for is_traced in (False, True)
-        }
-        gpu = FakeGpu(build(folder))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        program, gpu = _compile(folder), FakeGpu(build(folder))
         library = str(gpu.path) if options.fake else "libcuda.so.1"
         ways = options.ways.split(",")
-        made_launches = launches(options.archives, folder, gpu, options.forms.split(","))
-        selected = [launch for launch in made_launches if launch[0] in options.kernels.split(",")]
+        all_launches = launches(options.archives, folder, gpu, options.forms.split(","))
+        selected = [launch for launch in all_launches if launch[0] in options.kernels.split(",")]
         core = max(os.sched_getaffinity(0)) if options.core is None else options.core
         os.sched_setaffinity(0, {core})
-        runs: dict[tuple[str, str, str, bool], list[_Run]] = {}
+        runs: dict[tuple[str, str, str], list[_Run]] = {}
         end = monotonic() + options.limit_s
         for turn in range(options.runs + 1):
             for name, form, written in selected if monotonic() < end else ():
                 for way in ways if turn % 2 else reversed(ways):
-                    for is_traced in (False, True)[
-                        : 1 + (options.parts and turn % _TRACED_TURNS == 0)
-                    ]:
-                        program = programs[way.endswith(_BEFORE), is_traced]
-                        launch_times = _run(program, way.removesuffix(_BEFORE), written, library)
-                        if turn != 0:
-                            runs.setdefault((name, form, way, is_traced), []).append(launch_times)
+                    run = _run(program, way, written, library)
+                    if turn != 0:
+                        runs.setdefault((name, form, way), []).append(run)
         for name, form, _ in selected:
             for way in ways if runs else ():
                 label = f"{name:20} {form:7} {way:13}"
-                measure: str = _MEASURES.get(way.removesuffix(_BEFORE), ways[0])
-                runtime_runs, bare = (
-                    runs[name, form, run_way, False] for run_way in (way, measure)
-                )
-                _report(label, runtime_runs, bare)
-                _report_parts(label, runtime_runs)
-                traced = runs.get((name, form, way, True))
-                if traced is not None:
-                    _report_driver(label, traced)
+                _report(label, runs[name, form, way], runs[name, form, ways[0]])
+                _report_parts(label, runs[name, form, way])
 
 
 if __name__ == "__main__":

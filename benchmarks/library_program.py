@@ -1,20 +1,24 @@
 """A program of a library's functions, to record and to run from an archive.
 
     python library_program.py LIBRARY OUTPUTS [--only NAMES] [--claims DIR] [--configs K]
-        [--repeats N [--record DIR] [--lock FILE]] [--expected FILES] [--without-gpu]
+        [--repeats N [--record DIR] [--lock FILE]] [--launches] [--expected FILES]
+        [--draw N --seed S]
+        [--without-gpu [--fake LIBCUDA]]
 
 Runs functions of a library, forward and backward where it has both, and writes their results to
 OUTPUTS (by torch). OUTPUTS.json gets the seconds to the first result and to the last, from the
 start of the process or from the time in LIBRARY_STARTED. It also gets the functions run with
 their times, the errors of the others, and the launched specialisations. With N repeats it gets
 the seconds of the best extra round, with FILE locked; under the recorder as well, writing to a
-folder.
+folder. With `--launches` it gets the host's microseconds of each launch of the first round, alone and
+repeated.
 
 NAMES, separated by commas, selects functions. Processes with the same folder of claims share the
 functions: each runs in the first process to claim it. Of an autotuner's configs the first K are
-tried. FILES, separated by commas, are outputs to compare with. LIBRARY is a module beside this
-file: `liger_kernel`, `fla` or `sglang`. Needs torch, the library, Triton (or archives in its
-place) and a GPU; without one, launches do nothing.
+tried. FILES, separated by commas, are outputs to compare with. LIBRARY is a module `library_NAME.py`
+beside this file. It has its functions (`PROGRAMS`), or entry points (`ENTRY_POINTS`) of which N are
+drawn with seed S. Needs torch, the library, Triton (or archives in its place) and a GPU; without one,
+launches do nothing: Triton's, or an archive's on the tests' fake driver.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -142,6 +147,7 @@ class Watch:
         tuner = importlib.import_module("triton.runtime.autotuner").Autotuner
         first, bench = jit.__init__, getattr(tuner, "_bench", None)
 
+        @functools.wraps(first)
         def init(function: Any, *args: Any, **kwargs: Any) -> None:
             first(function, *args, **kwargs)
             function.pre_run_hooks.append(lambda *a, **k: self._launched(function, a, k))
@@ -194,6 +200,61 @@ def _word(value: Any) -> str:
     return getattr(value, "__name__", None) or str(value)
 
 
+class Launches:
+    """The launches of programs, to be timed: `kernel[grid]` calls, outside of other ones."""
+
+    NUM_CALLS, NUM_ROUNDS = 50, 4
+
+    def __init__(self) -> None:
+        self.program = ""
+        self._calls: list[tuple[str, Any, Any, tuple[Any, ...], dict[str, Any]]] = []
+        self._depth = 0
+        self._originals: list[tuple[Any, Any]] = []
+        jit = importlib.import_module("triton.runtime.jit")
+        tuner = importlib.import_module("triton.runtime.autotuner")
+        for kind in (jit.JITFunction, tuner.Autotuner, tuner.Heuristics):
+            self._originals.append((kind, kind.__getitem__))
+            kind.__getitem__ = self._watched(kind.__getitem__)
+
+    def _watched(self, original: Any) -> Any:
+        def subscript(kernel: Any, grid: Any) -> Any:
+            launch = original(kernel, grid)
+
+            def call(*args: Any, **words: Any) -> Any:
+                if not self._depth:
+                    self._calls.append((self.program, kernel, grid, args, words))
+                self._depth += 1
+                try:
+                    return launch(*args, **words)
+                finally:
+                    self._depth -= 1
+
+            return call
+
+        return subscript
+
+    def timed(self, programs: Sequence[str]) -> dict[str, float]:
+        """Return the microseconds of each program's launches."""
+        for kind, original in self._originals:
+            kind.__getitem__ = original
+        times: dict[str, float] = {}
+        counts = dict.fromkeys(programs, 0)
+        for program, kernel, grid, args, words in self._calls:
+            if program not in counts:
+                continue
+            counts[program] += 1
+            best = float("inf")
+            for _ in range(self.NUM_ROUNDS):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                for _ in range(self.NUM_CALLS):
+                    kernel[grid](*args, **words)
+                best = min(best, time.perf_counter() - start)
+            torch.cuda.synchronize()
+            times[f"{program} {counts[program]}"] = best / self.NUM_CALLS * 1e6
+        return times
+
+
 # ---- all of it ----------------------------------------------------------------------------------
 
 
@@ -201,21 +262,25 @@ def main() -> None:
     """Run each function once, then rerun all successful ones."""
     options = _options()
     if options.without_gpu:
-        global DEVICE  # noqa: PLW0603 - libraries' modules import it
-        DEVICE = "cpu"
-        importlib.import_module("triton_without_gpu").install()
+        if options.fake:
+            importlib.import_module("torch_without_gpu").install(options.fake)
+        else:
+            importlib.import_module("triton_without_gpu").install()
     if options.configs:
         _limit_configs(options.configs)
     watch = Watch()
-    programs: Programs = importlib.import_module(f"library_{options.library}").PROGRAMS
+    programs = _programs(options)
     names = [*programs] if options.only is None else options.only.split(",")
     outputs, failed = dict[str, Any](), dict[str, str]()
     record: dict[str, Any] = {"names": names, "first_s": 0.0, "all_s": 0.0, "failed": failed}
     seconds: dict[str, float] = record.setdefault("seconds", {})
+    launches = Launches() if options.launches else None
     for name in names:
         if options.claims is not None and not _is_claimed(options.claims / name):
             continue
         torch.manual_seed(0)
+        if launches is not None:
+            launches.program = name
         start = time.time()
         try:
             outputs[name] = [tensor.detach().cpu() for tensor in programs[name]()]
@@ -230,6 +295,9 @@ def main() -> None:
                 options.outputs, outputs, {**record, "ran": [*outputs], "launched": [*watch.seen]}
             )
     watch.stop()
+    if launches is not None:
+        with _locked(options.lock):
+            record["launch_us"] = launches.timed([*outputs])
     ran = [programs[name] for name in outputs]
     record |= {"ran": [*outputs], "launched": [*watch.seen]}
     if options.repeats:
@@ -238,6 +306,15 @@ def main() -> None:
     record["errors"] = _errors(outputs, options.expected)
     _write(options.outputs, outputs, record)
     print(json.dumps({**record, "launched": len(watch.seen)}))
+
+
+def _programs(options: argparse.Namespace) -> Programs:
+    """Return the functions of a library, or a draw of its entry points."""
+    module = importlib.import_module(f"library_{options.library}")
+    if hasattr(module, "PROGRAMS"):
+        return module.PROGRAMS
+    draw = importlib.import_module("library_draw")
+    return draw.programs(module.ENTRY_POINTS, options.seed, options.draw)
 
 
 def _options() -> argparse.Namespace:
@@ -250,7 +327,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--lock", type=Path)
+    parser.add_argument("--launches", action="store_true")
+    parser.add_argument("--draw", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--without-gpu", action="store_true")
+    parser.add_argument("--fake")
     parser.add_argument("--expected", type=lambda text: text.split(","), default=[])
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Timing, ranking and taking turns, shared by benchmarks against peers.
+"""Timing, ranking and taking turns, shared by the harness and other benchmarks against peers.
 
 A GPU's clocks move with its temperature and with the multiplied data. So two figures compare
 only if taken in turn, in one process, on the same data. Ratios are therefore taken round by
@@ -8,14 +8,14 @@ round, between neighbouring launches, and only then summed up.
 from __future__ import annotations
 
 import random
+import shutil
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-Launch = Callable[[], None]
+Launch = Callable[[], object]
 
 
 # Some 500 us: the host's time for launches of several kernels, with tensor maps and choices, and
@@ -52,6 +52,10 @@ class Clocks:
     """Sample the GPU's clocks and power while peers run; `median` is there afterwards."""
 
     def __enter__(self):
+        self.median: dict[str, float] = {}
+        self.process = None
+        if shutil.which("nvidia-smi") is None:
+            return self
         query = f"--query-gpu={','.join(CLOCKS.values())}"
         self.process = subprocess.Popen(
             ["nvidia-smi", *_this_gpu(), query, "--format=csv,noheader,nounits", "-lms", "100"],
@@ -62,6 +66,8 @@ class Clocks:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.process is None:
+            return
         time.sleep(0.1)
         self.process.terminate()
         lines = [line.split(",") for line in self.process.communicate()[0].splitlines()]
@@ -78,15 +84,6 @@ def _this_gpu() -> list[str]:
 
     uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
     return [] if uuid is None else ["-i", f"GPU-{uuid}"]
-
-
-def steady(launch: Launch, seconds: float) -> tuple[float, dict[str, float]]:
-    """Return a repeated launch's milliseconds, and `Clocks.median` meanwhile."""
-    count = int(500 * seconds / milliseconds(launch, 3)) + 1
-    milliseconds(launch, count)
-    with Clocks() as clocks:
-        took = milliseconds(launch, count)
-    return took, clocks.median
 
 
 def of_turn(calls: Sequence[Launch], turns: Iterator[int]) -> Launch:
@@ -137,70 +134,24 @@ def ranked(
     return sorted((statistics.median(values), name) for name, values in times.items())
 
 
-def triton_holds(name: str, launch: Launch) -> bool:
-    """Return whether Triton can launch a configuration; print the error if not."""
-    try:
-        launch()
-    except Exception as error:  # noqa: BLE001 - whatever Triton and the driver raise
-        print(f"    Triton: {name}: {type(error).__name__} {str(error)[:80]}", file=sys.stderr)
-        return False
-    return True
-
-
 def ratio(of: Iterable[float], to: Iterable[float]) -> float:
     """Return the median ratio of `of` to `to`, round by round."""
     return statistics.median(a / b for a, b in zip(of, to, strict=True))
 
 
-def rates_in_turn(
-    candidates: Mapping[str, Mapping[str, Launch]],
-    flop: float,
-    *,
-    trials: int,
-    rounds: int,
-    launches: int,
-    clock_seconds: float = 0.0,
-) -> dict[str, float]:
-    """Return TFLOP/s of each peer's fastest candidate, and `aotc/PEER`, aotc's speedup.
-
-    With `clock_seconds` each runs that long by itself afterwards: `PEER alone`, `PEER sm_mhz`, `PEER watts`.
-
-    Candidates are ranked peer by peer, then the fastest ones run in turn; the rates are printed.
-    A peer without candidates has no part in it.
-    """
-    peers: dict[str, Launch] = {}
-    for peer, launches_of_peer in candidates.items():
-        if not launches_of_peer:
-            continue
-        ranking = ranked(launches_of_peer, trials, launches, ahead=True)
-        for took, label in ranking[:4]:
-            print(f"    {peer:7} {flop / took / 1e9:6.0f} TFLOP/s  {label}", flush=True)
-        peers[peer] = launches_of_peer[ranking[0][1]]
-    times = in_turn(peers, rounds, launches, ahead=True)
-    rates: dict[str, float] = {}
-    for peer, values in times.items():
-        rates[peer] = flop / statistics.median(values) / 1e9
-        print(f"  {peer:7} {rates[peer]:6.0f} TFLOP/s", flush=True)
-        if peer != "aotc" and "aotc" in times:
-            rates[f"aotc/{peer}"] = ratio(values, times["aotc"])
-            print(f"    aotc is {rates[f'aotc/{peer}']:.3f} times as fast", flush=True)
-    for peer, launch in peers.items() if clock_seconds else ():
-        took, clocks = steady(launch, clock_seconds)
-        rate, mhz, watts = flop / took / 1e9, clocks.get("sm_mhz", 0.0), clocks.get("watts", 0.0)
-        rates |= {f"{peer} alone": rate, f"{peer} sm_mhz": mhz, f"{peer} watts": watts}
-        print(f"  {peer:7} {rate:6.0f} TFLOP/s alone, {mhz:.0f} MHz, {watts:.0f} W", flush=True)
-    return rates
+def spread(of: Sequence[float], to: Sequence[float]) -> dict[str, float]:
+    """Return median and deciles of the ratio of `of` to `to`, round by round."""
+    ratios = [a / b for a, b in zip(of, to, strict=True)]
+    deciles = statistics.quantiles(ratios, n=10)
+    return {"median": statistics.median(ratios), "low": deciles[0], "high": deciles[-1]}
 
 
 def built(kernel: Any, choices: Mapping[str, object] | None = None) -> list[dict[str, object]]:
-    """Return the archive's configurations, for `choices` if given.
-
-    Not all fit the target.
-    """
-    choice_items = (choices or {}).items()
-    have = [
+    """Return the archive's configs, for the kernel's own among `choices`: not all fit the target."""
+    own = {name: value for name, value in (choices or {}).items() if name in kernel.info.choices}
+    existing = [
         dict(variant.config)
         for variant in kernel.info.variants
-        if all(variant.choices[name] == value for name, value in choice_items)
+        if all(variant.choices[name] == value for name, value in own.items())
     ]
-    return [config for config in map(dict, kernel.info.configs) if config in have]
+    return [config for config in map(dict, kernel.info.configs) if config in existing]

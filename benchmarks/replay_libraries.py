@@ -1,10 +1,11 @@
 """Libraries of Triton kernels, unchanged, with a JIT and from archives: coverage and cost.
 
     python -m benchmarks.replay_libraries FOLDER… [--library NAME] [--only NAMES] [--python PYTHON]
-        [--limit-s S] [-j N] [--configs K] [--lock FILE] [--without-gpu]
+        [--draw N] [--seed S] [--limit-s S] [-j N] [--configs K] [--lock FILE]
+        [--without-gpu [--fake LIBCUDA]] [--keep DIR] [--archives DIR]
 
-FOLDER are unpacked sources of Liger-Kernel (`liger_kernel`), flash-linear-attention (`fla`) and
-SGLang (`sglang`). For each, the functions of `library_NAME.py` run under `aotc record` with
+FOLDER are unpacked sources of libraries. For each, the functions of `library_NAME.py`, or N of its
+entry points drawn with seed S (`library_draw.py`), run under `aotc record` with
 Triton and an empty cache, in N processes, and an archive is built of the manifest. Then one
 process at a time runs: one function with Triton and an empty cache; all of them with the filled
 cache, with and without the recorder in turn; and all from the archive, with Triton made
@@ -15,9 +16,11 @@ recorded specialisations launched. It also gives the times to the first and the 
 the recorder's cost per launch. Rounds are timed while FILE is locked, so libraries may run side
 by side. A failure, or more than S seconds for a library, leaves the cell empty, with the reason
 below. Autotuners try the first K configs of each function; several tune at a time, so their
-choice means little. PYTHON has torch, Triton and aotc (by default it is this one). Needs an
-otherwise idle GPU, or `--without-gpu` records and builds: Triton compiles for sm_90a, and
-launches do nothing.
+choice means little. PYTHON has torch and Triton (by default it is this one); aotc is this one's.
+Needs an otherwise idle GPU. `--without-gpu` records and builds: Triton compiles for sm_90a, and
+launches do nothing. With the tests' fake driver as LIBCUDA it replays too, and compares no results.
+`--keep` copies the archives to a folder; `--archives` takes them from there, on another machine: then
+the functions run with the JIT and from the archives, nothing is recorded, and no rounds are timed.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,7 +44,11 @@ from typing import Any
 from benchmarks.triton_blocker import BLOCKER
 
 HERE = Path(__file__).resolve().parent
-LIBRARIES = ("liger_kernel", "fla", "sglang")
+LIBRARIES = sorted(
+    path.stem.removeprefix("library_")
+    for path in HERE.glob("library_*.py")
+    if re.search("^(PROGRAMS|ENTRY_POINTS): ", path.read_text(), re.MULTILINE)
+)
 REPEATS = 30  # the recorder samples the first eight launches of each kernel at each place
 RECORD_SHARE = 0.55  # share of the time, before unfinished functions are ended
 COLUMNS = {
@@ -52,6 +62,8 @@ COLUMNS = {
     "warm s": "to the first and the last result: JIT, with its cache",
     "archive s": "from the archive",
     "build s": "seconds to build it",
+    "first": "of the functions' first calls, seconds in all: JIT, empty cache; with its cache; from the archive",
+    "launch": "the host's time of a launch from the archive, over the JIT's: median, worst",
     "record": "time of a round under the recorder, over one without",
     "round": "time of a round from the archive, over the JIT's",
 }
@@ -84,8 +96,17 @@ class Replay:
 
     def _steps(self) -> None:
         recorded = self._record()
+        if self.options.archives:
+            words = ["--only", ",".join(recorded["ran"]), "--launches"]
+            words += ["--lock", self.options.lock] if self.options.lock else []
+            warm = self._program("warm", *words, *self._configs())
+            words += ["--expected", ",".join(recorded["files"])]
+            self._compare(recorded, warm, self._replay(recorded, {}, words))
+            return
         self._build()
         if self.options.without_gpu:
+            if self.options.fake:
+                self._replay(recorded, {}, ("--only", ",".join(recorded["ran"])))
             return
         # the quickest first: its result is the first one of all runs
         names = sorted(recorded["ran"], key=recorded["seconds"].__getitem__)
@@ -111,9 +132,9 @@ class Replay:
         parts = [str(HERE / "library_parts.py"), self.name, str(outputs), "--seconds", str(seconds)]
         parts += ["--only", self.options.only] if self.options.only else []
         parts += ["--without-gpu"] if self.options.without_gpu else []
-        parts += ["-j", str(self.options.j), *self._configs()]
-        python = self.options.python
-        self._command([python, *record, python, *parts], may_fail=True)
+        parts += ["-j", str(self.options.j), *self._configs(), *self._drawn()]
+        recorder = () if self.options.archives else (sys.executable, *record)
+        self._command([*recorder, self.options.python, *parts], may_fail=True)
         program_record = json.loads(Path(f"{outputs}.json").read_text())
         self.line["ran"] = (
             f"{len(program_record['ran'])}/{len(program_record['ran']) + len(program_record['failed'])}"
@@ -130,18 +151,47 @@ class Replay:
     def _configs(self) -> tuple[str, ...]:
         return ("--configs", str(self.options.configs))
 
+    def _drawn(self) -> tuple[str, ...]:
+        return ("--draw", str(self.options.draw), "--seed", str(self.options.seed))
+
     def _build(self) -> None:
         manifest, start = self.folder / self.name / "kernels.toml", time.perf_counter()
-        command = [self.options.python, "-m", "aotc", "build", str(manifest), "--keep-going"]
+        command = [sys.executable, "-m", "aotc", "build", str(manifest), "--keep-going"]
         command += ["-o", str(self.folder / "dist"), "-j", str(self.options.j)]
         output = self._command(command, may_fail=True)
         self.line["build s"] = f"{time.perf_counter() - start:.1f}"
         self.notes += output.splitlines()[-1:]
+        if self.options.keep:
+            Path(self.options.keep).mkdir(parents=True, exist_ok=True)
+            for suffix in ("aotc", "sources.json"):
+                shutil.copy(self.folder / "dist" / f"{self.name}.{suffix}", self.options.keep)
 
-    def _replay(self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]) -> None:
+    def _compare(self, *runs: dict[str, Any]) -> None:
+        """Compare first calls and launches: cold, warm, from the archive."""
+        _, warm, replayed = runs
+        seconds = [sum(run["seconds"][name] for name in replayed["ran"]) for run in runs]
+        self.line["first"] = " ".join(f"{total:.1f}" for total in seconds)
+        ratios = {
+            launch: replayed["launch_us"][launch] / microseconds
+            for launch, microseconds in warm["launch_us"].items()
+            if launch in replayed["launch_us"]
+        }
+        if ratios:
+            worst = max(ratios, key=ratios.__getitem__)
+            self.line["launch"] = f"{statistics.median(ratios.values()):.2f} {ratios[worst]:.2f}"
+            times = warm["launch_us"][worst], replayed["launch_us"][worst]
+            self.notes.append(f"slowest launch: {worst}: {times[0]:.1f} and {times[1]:.1f} µs")
+
+    def _replay(
+        self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]
+    ) -> dict[str, Any]:
         """Run the functions from the archive, and compare."""
-        archive = self.folder / "dist" / f"{self.name}.aotc"
-        installed = ["-m", "aotc.triton", "--stand-in", "--archive", str(archive), "--"]
+        folder = Path(self.options.archives) if self.options.archives else self.folder / "dist"
+        archive = folder / f"{self.name}.aotc"
+        installed = ["-m", "aotc.triton", "--stand-in", "--archive", str(archive)]
+        if self.options.fake:
+            installed += ["--driver", self.options.fake]
+        installed.append("--")
         replayed = self._program("replayed", *words, options=installed)
         self._note("from the archive", replayed["failed"])
         self.line["replayed"] = f"{len(replayed['ran'])}/{len(recorded['ran'])}"
@@ -171,6 +221,7 @@ class Replay:
         self.notes += [
             f"not launched from the archive: {specialisation}" for specialisation in missing
         ]
+        return replayed
 
     def _note(self, title: str, failed: dict[str, str]) -> None:
         """Note why functions failed, each reason once."""
@@ -183,6 +234,9 @@ class Replay:
     ) -> dict[str, Any]:
         outputs = self.folder / f"{title}.pt"
         program = [str(HERE / "library_program.py"), self.name, str(outputs), *words]
+        program += self._drawn()
+        program += ["--without-gpu"] if self.options.without_gpu else []
+        program += ["--fake", self.options.fake] if options and self.options.fake else []
         command = [self.options.python, *options, *program]
         self._command(command, blocked=bool(options), cache=cache)
         return json.loads(Path(f"{outputs}.json").read_text())
@@ -202,6 +256,9 @@ class Replay:
             "TRITON_CACHE_DIR": str(self.folder / cache),
             "TRITON_CACHE_AUTOTUNING": "1",
         }
+        if self.options.without_gpu:  # nothing is timed
+            environment.pop("TRITON_CACHE_DIR")
+            environment |= {k: v for k, v in os.environ.items() if k == "TRITON_CACHE_DIR"}
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
@@ -231,12 +288,17 @@ def main() -> int:
     parser.add_argument("sources", nargs="+", help="folders of unpacked sources")
     parser.add_argument("--library", action="append", choices=LIBRARIES)
     parser.add_argument("--only", help="functions, separated by commas")
-    parser.add_argument("--python", default=sys.executable, help="that has torch, Triton and aotc")
+    parser.add_argument("--python", default=sys.executable, help="that has torch and Triton")
+    parser.add_argument("--draw", type=int, default=10, help="entry points to draw of each library")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=120.0, help="for each library")
     parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--configs", type=int, default=2, help="that an autotuner tries; 0: all")
     parser.add_argument("--lock", help="file that is locked while rounds are timed")
     parser.add_argument("--without-gpu", action="store_true", help="record and build")
+    parser.add_argument("--keep", help="folder for the archives")
+    parser.add_argument("--archives", help="folder of archives that were kept")
+    parser.add_argument("--fake", help="the tests' fake driver: replay without a GPU")
     options = parser.parse_args()
     options.sources = [str(Path(source).resolve()) for source in options.sources]
     replays: list[Replay] = []
@@ -259,7 +321,8 @@ def main() -> int:
         )
     print(*(f"{name}: {text}" for name, text in COLUMNS.items()), sep="\n")
     return int(
-        not options.without_gpu and any(len(replay.line) < len(COLUMNS) for replay in replays)
+        not (options.without_gpu or options.archives)
+        and any(len(replay.line) < len(COLUMNS) for replay in replays)
     )
 
 

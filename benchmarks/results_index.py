@@ -44,6 +44,8 @@ this page from the JSON files beside it, one for each run. Older figures are in 
 - A ratio to a peer is the median of pairs; above 1 aotc is faster, unless the row says "time".
 - Each peer picks its best configuration over the same grid first.
 - Correctness comes first: every candidate is compared with an fp64 reference before it is timed.
+- `python -m benchmarks.harness` measures kernels. Runs before 29 November 2026 are by the scripts that it replaced, of
+  the same kernels, configurations and shapes.
 - H100 is an NVIDIA H100 80GB HBM3, H200 an NVIDIA H200, both with driver 580.159.04, PyTorch 2.11.0+cu130 and Triton
   3.6.0. Figures without a GPU name the processor.
 - Cards differ by a few per cent in clock and power: compare ratios across cards, not rates.

@@ -1,30 +1,17 @@
 """Real Triton without a GPU: kernels are compiled for sm_90, and launches do nothing.
 
-So a library's launches can be recorded on any machine. Its tensors are on the CPU with
-uninitialised results. A branch on them may go another way than on a GPU.
+So a library's launches can be recorded on any machine.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch_without_gpu
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
-
-_PROPERTIES = SimpleNamespace(
-    name="NVIDIA H100 80GB HBM3",
-    major=9,
-    minor=0,
-    multi_processor_count=132,
-    shared_memory_per_block_optin=232448,
-    total_memory=80 << 30,
-    L2_cache_size=50 << 20,
-    warp_size=32,
-)
 
 
 class _Binaries:
@@ -37,7 +24,15 @@ class _Binaries:
         pass
 
     def get_device_properties(self, _device: int) -> dict[str, int]:
-        return {"max_shared_mem": 232448, "multiprocessor_count": 132, "warpSize": 32}
+        return {
+            "max_shared_mem": 232448,
+            "max_num_regs": 65536,
+            "multiprocessor_count": 132,
+            "warpSize": 32,
+            "sm_clock_rate": 1_980_000,
+            "mem_clock_rate": 2_619_000,
+            "mem_bus_width": 5120,
+        }
 
 
 class _Launch:
@@ -68,7 +63,7 @@ class _Driver:
         return torch.cuda
 
     def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
+        return torch.device("cuda", 0)
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
         return torch.empty(1)
@@ -89,24 +84,5 @@ def _bench(
 
 def install() -> None:
     """Let torch report an H100, and Triton launch nothing on it."""
-    values: dict[str, Any] = {
-        "current_device": 0,
-        "current_stream": SimpleNamespace(cuda_stream=0),
-        "device": contextlib.nullcontext(),
-        "device_count": 1,
-        "get_device_capability": (9, 0),
-        "get_device_name": _PROPERTIES.name,
-        "get_device_properties": _PROPERTIES,
-        "is_available": True,
-        "is_current_stream_capturing": False,
-        "set_device": None,
-        "synchronize": None,
-        "_lazy_init": None,
-    }
-    for name, value in values.items():
-        setattr(torch.cuda, name, _returns(value))
+    torch_without_gpu.install()
     driver.set_active(_Driver())
-
-
-def _returns(value: Any) -> Callable[..., Any]:
-    return lambda *_args, **_words: value

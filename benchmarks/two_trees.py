@@ -29,9 +29,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from hopper_measure import graphed, spread
-from hopper_work import L2_BYTES, MAX_SETS
-from peers import built, in_turn
+from peers import built, in_turn, of_turn, spread
 from torch.nn import functional
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +37,7 @@ MANIFEST = ROOT / "benchmarks" / "two_trees.toml"
 NUM_ROWS, NUM_COLUMNS = 16384, 4096
 BATCH, NUM_HEADS, LENGTH, HEAD_DIM = 4, 16, 4096, 128
 EPS = 1e-6
+L2_BYTES, MAX_SETS = 60 << 20, 8
 
 Arguments = dict[str, Any]
 
@@ -216,7 +215,7 @@ def measure(name: str, trees: dict[str, Tree], rounds: int) -> list[dict[str, An
             torch.cuda.synchronize()
             if (off := wrong(first[out], expected)) > 1:
                 raise SystemExit(f"{name} {config}, {key}: wrong by {off:.3g} times the bound")
-            launches[key] = graphed(calls, turns)
+            launches[key] = of_turn(calls, turns)
         times = in_turn(launches, rounds, 1, ahead=True)
         row = {"kernel": name, "config": config}
         row |= {f"{key}_us": 1e3 * statistics.median(values) for key, values in times.items()}

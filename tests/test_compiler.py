@@ -13,11 +13,12 @@ import pytest
 
 import aotc
 from aotc import backend
-from aotc.compiler import STAGES, CompiledKernel, compile_kernel
+from aotc.compiler import CompiledKernel, compile_kernel
+from aotc.edited_stage import EditedStage, TextStage
 from aotc.ir.diagnostics import CompileError, ResourceError
 from aotc.limits import COMPILE_LIMITS
 from aotc.package.archive.layout import LIMITS
-from aotc.stages import LISTINGS, continue_from, stage_text
+from aotc.stages import LISTINGS, TEXT_STAGES, continue_from, stage_content, stage_text
 from tests.support.requests import request_of
 
 SOURCE = str(Path(__file__).parents[1] / "kernels" / "elementwise.py")
@@ -45,17 +46,17 @@ def test_every_stage_has_a_text() -> None:
         "cubin": ".nv.info",
     }.items():
         assert sign in kernel.asm[stage], stage
-        assert stage in LISTINGS or kernel.asm[stage] == stage_text(REQUEST, stage)
+        assert stage in ("cubin", *LISTINGS) or kernel.asm[stage] == stage_text(REQUEST, stage)
     assert kernel.metadata.spill_bytes == 0
     assert [slot.name for slot in kernel.metadata.params] == list(SIGNATURE)
     assert [slot.offset for slot in kernel.metadata.params] == [0, 8, 16, 24]
 
 
-@pytest.mark.parametrize("start", [stage for stage in STAGES if stage not in LISTINGS])
-def test_a_stage_is_read_back_and_continued_from(start: str) -> None:
-    text = stage_text(REQUEST, start)
-    for goal in STAGES[STAGES.index(start) :]:
-        assert continue_from(start, text, goal, REQUEST) == stage_text(REQUEST, goal), goal
+@pytest.mark.parametrize("start", TEXT_STAGES)
+def test_a_stage_is_read_back_and_continued_from(start: TextStage) -> None:
+    edited = EditedStage(start, stage_text(REQUEST, start), "k.txt")
+    for goal in (*TEXT_STAGES[TEXT_STAGES.index(start) :], *LISTINGS, "cubin"):
+        assert continue_from(edited, goal, REQUEST) == stage_content(REQUEST, goal), goal
 
 
 def test_equal_requests_give_equal_artifacts() -> None:
@@ -302,6 +303,15 @@ def test_an_instruction_that_takes_more_registers_than_threads_have() -> None:
         )
     assert "large_tiles.py" in caught.value.render()
     assert "help: a higher maxnreg" in caught.value.render()
+
+
+def test_accumulators_too_large_to_spill_are_a_misfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> backend.Assembly:
+        raise backend.FewRegistersError("", required=None, available=112)
+
+    monkeypatch.setattr(backend, "assemble", refuse)
+    with pytest.raises(ResourceError, match=r"cannot spill enough of them: a thread has 112 where"):
+        compile_kernel(REQUEST)
 
 
 def test_a_lower_level_of_ptxas_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,7 +231,10 @@ def test_all_targets_are_twelve_gpus() -> None:
     [
         ("hopper", "write 'sm_90a'"),
         ("Thor", "write 'sm_110a'"),
-        ("sm_75", "there is no target for that GPU"),
+        ("blackwell", "write 'sm_100a' or 'sm_120a'"),
+        ("H100", "write 'sm_90a'"),
+        ("5090", "write 'sm_120a' or 'sm_120f'"),
+        ("sm_75", "no target is for that GPU; the oldest is 'sm_80'"),
         ("datacentre", "did you mean 'datacenter'?"),
         ("121", "did you mean 'sm_121a'?"),
     ],

@@ -6,7 +6,7 @@ from aotc.backend import rules as _rules  # registers the lowering rules
 from aotc.backend.assembly_errors import find_assembly_error
 from aotc.backend.cubin_code import code_difference
 from aotc.backend.cubin_params import param_places
-from aotc.backend.line_sections import without_ptx_lines
+from aotc.backend.line_sections import without_lines, without_ptx_lines
 from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
 from aotc.backend.ptx import emit_ptx
 from aotc.backend.ptxas import (
@@ -41,6 +41,7 @@ __all__ = [
     "find_hazards",
     "lower_kernel",
     "param_places",
+    "without_lines",
     "without_ptx_lines",
 ]
 

@@ -404,6 +404,16 @@ def _prefetch_maps(ctx: Lowering) -> None:
         nvvm_tensor.prefetch_maps(ctx.emit, [ctx.scalar(arg) for arg in maps], issuer)
 
 
+def _range(bits: int, first: int, last: int) -> str:
+    """Return LLVM's attribute for the values from `first` to `last`, "" for all of the type."""
+    end = last + 1
+    if last - first + 1 >= 1 << bits:
+        return ""
+    half = 1 << (bits - 1)
+    low, high = ((value + half) % (1 << bits) - half for value in (first, end))
+    return f"range(i{bits} {low}, {high}) "
+
+
 def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:
     """Bind a parameter to its value; return its text in the function's header."""
     arg = ctx.kernel.body.args[index]
@@ -424,4 +434,9 @@ def _bind_param(ctx: Lowering, index: int, info: ParamInfo) -> str:
         low = info.divisibility & -info.divisibility
         ctx.ints.learn(name, (1 << element.bits) - low)
     ctx.bind(arg, (name,))
-    return f"{llvm_type(element)} noundef {name}"
+    if info.bounds is None:
+        return f"{llvm_type(element)} noundef {name}"
+    first, last = info.bounds
+    if first >= 0:
+        ctx.ints.learn(name, (1 << last.bit_length()) - 1)
+    return f"{llvm_type(element)} noundef {_range(element.bits, first, last)}{name}"

@@ -20,7 +20,7 @@ ptxas may also end with an internal error, above all in register allocation, or 
 pointer for values. Another way of allocating registers may avoid it. Otherwise lower optimisation
 levels are tried in turn, and the result records the level.
 
-On long straight-line code ptxas's time grows faster than the code. Beyond a number of instructions
+On long code ptxas's time grows faster than the code. Beyond a number of instructions or of blocks
 reached only by unrolled loops, it skips its most expensive optimisations, and the result records it.
 """
 
@@ -51,7 +51,10 @@ _INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
 # C7602: an instruction, such as wgmma, takes more registers than threads have.
 _FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).* register target of (\d+)")
+# C7600: accumulators of wgmma, which cannot be spilled, take more registers than threads have.
+_NO_ALLOCATION = re.compile(r"\(C7600\) Register allocation failed with register count of '(\d+)'")
 _NO_OUTPUT = re.compile(r"(?i)fatal.*outp(?:ut)? file")
+_INDIRECT_JUMP = re.compile(r"\b(?:BRX|BRXU|JMX|JMXU)\b")
 _WARNING = re.compile(r"\((C75(?:0[89]|1\d)|C7600)\)")
 # C7907 and its like; other faults of its own end ptxas by a signal.
 _INTERNAL_ERROR = re.compile(r"[^\n]*\binternal (?:compiler )?error\b[^\n]*", re.IGNORECASE)
@@ -60,6 +63,10 @@ _OTHER_ALLOCATION = "--register-usage-level=10"
 _FEWER_OPTIMISATIONS = "-Ofc=mid"
 # The longest kernel that is tuned for has some 13,000.
 _MANY_INSTRUCTIONS = 25_000
+_FEWEST_OPTIMISATIONS = "-Ofc=max"
+# A thousand loops with loads take 15 s instead of 45 s and more; fewer optimisations save nothing there.
+_MANY_BLOCKS = 512
+_BLOCK_LABEL = "\n$L__BB"
 # The highest comes first.
 _LOWER_LEVELS = ("-Ofc=mid", "-O1", "-O0")
 # Lower optimisation levels use fewer registers.
@@ -118,9 +125,12 @@ class OverLimitError(IRError):
 
 
 class FewRegistersError(IRError):
-    """An instruction takes `needed` registers of a thread, but only `available` exist."""
+    """A thread has `available` registers, too few even with spills.
 
-    def __init__(self, message: str, required: int, available: int) -> None:
+    `needed` counts those of one instruction, or is None if several share them.
+    """
+
+    def __init__(self, message: str, required: int | None, available: int) -> None:
         super().__init__(message)
         self.needed = required
         self.available = available
@@ -222,6 +232,9 @@ class Ptxas:
             few = _FEW_REGISTERS.search(report)
             if few is not None:
                 raise FewRegistersError(message, required=int(few[2]), available=int(few[1]))
+            unallocated = _NO_ALLOCATION.search(report)
+            if unallocated is not None:
+                raise FewRegistersError(message, required=None, available=int(unallocated[1]))
             raise _failure(status, report, message)
         cubin = self._output()
         numbers = {name: _largest(pattern, report) for name, pattern in _NUMBERS.items()}
@@ -346,7 +359,7 @@ def _assemble(
 ) -> Assembly:
     """Run ptxas, with as many options as it takes; see `assemble`."""
     options = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
-    level = _FEWER_OPTIMISATIONS if ptx.count(";\n") > _MANY_INSTRUCTIONS else ""
+    level = _usual_level(ptx)
 
     def run(*more: str) -> Assembly:
         # ptxas takes one level alone.
@@ -383,6 +396,13 @@ def _assemble(
             break
         best = better(best, *more)
     return best
+
+
+def _usual_level(ptx: str) -> str:
+    """Return the optimisation level for PTX of this size, "" for ptxas's own."""
+    if ptx.count(_BLOCK_LABEL) > _MANY_BLOCKS:
+        return _FEWEST_OPTIMISATIONS
+    return _FEWER_OPTIMISATIONS if ptx.count(";\n") > _MANY_INSTRUCTIONS else ""
 
 
 def _without_crash(run: Callable[..., Assembly], error: CrashError) -> Assembly:
@@ -428,11 +448,13 @@ def disassemble(
     *,
     with_lines: bool = False,
     is_whole: bool = False,
+    with_registers: bool = False,
     timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS,
 ) -> str:
     """Return the SASS of a cubin, one instruction per line; `with_lines` adds source lines.
 
-    With `is_whole` all sections are printed, not only code, and lines come with their calls.
+    With `is_whole` all sections are printed, not only code, and lines come with their calls. With
+    `with_registers`, each instruction has its number of live registers, and there are no lines.
 
     Raises: IRError if it is not a cubin.
     """
@@ -440,6 +462,7 @@ def disassemble(
     options = [
         *([] if is_whole else ["-c"]),
         *([f"-g{'i' if is_whole else ''}"] if with_lines else []),
+        *(["-lrm", "count"] if with_registers else []),
     ]
     with _make_folder() as folder:
         source = Path(folder, "kernel.cubin")
@@ -447,9 +470,14 @@ def disassemble(
             source.write_bytes(cubin)
         except OSError as error:
             raise host_error(error, f"cannot write to {folder}") or error from None
-        status, report = _run([str(nvdisasm), *options, source.name], folder, timeout_seconds)
-    if status != 0:
-        raise IRError(f"nvdisasm failed: {report.strip()}")
+        # Its data-flow analysis takes a third of the time, and only finds targets of indirect jumps.
+        for data_flow in (["-ndf"], []):
+            command = [str(nvdisasm), *options, *data_flow, source.name]
+            status, report = _run(command, folder, timeout_seconds)
+            if status != 0:
+                raise IRError(f"nvdisasm failed: {report.strip()}")
+            if not _INDIRECT_JUMP.search(report):
+                break
     return report
 
 

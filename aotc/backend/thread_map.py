@@ -6,6 +6,7 @@ Invariant: the answers depend on the layouts alone, and come from the layout alg
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from aotc.backend.integers import Component, Registers
 from aotc.backend.lower import LANE_BITS, Lowering
@@ -20,11 +21,18 @@ def thread_columns(layout: LinearLayout) -> list[int]:
     return lanes + [0] * (LANE_BITS - len(lanes)) + list(layout.columns("warp"))
 
 
-def first_holders(layout: LinearLayout) -> list[int]:
-    """Return, for each register, the first register of the thread with the same element."""
+def first_holders(layout: LinearLayout, constancy: Sequence[int] = ()) -> list[int]:
+    """Return, for each register, the first register of the thread with the same element.
+
+    Elements of an aligned run of `constancy` along each axis count as the same.
+    """
+    different = -1
+    for axis, run in enumerate(constancy):
+        extent = min(run, layout.shape[axis])  # the layout may be of a part of the tile
+        different &= ~((extent - 1) * prod(layout.shape[axis + 1 :]))
     seen: dict[int, int] = {}
     return [
-        seen.setdefault(element, register)
+        seen.setdefault(element & different, register)
         for register, element in enumerate(layout.table("register"))
     ]
 

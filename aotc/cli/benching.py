@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from aotc.cli.arguments import FILE, KERNEL, TARGET, TARGETS
 from aotc.cli.measuring import commands, tune
-from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
+from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, quietly, show, tell
 from aotc.ir.diagnostics import one_line
 
 if TYPE_CHECKING:
@@ -25,15 +26,19 @@ __all__ = ["commands"]
 _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
 _json = click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 _shapes = click.option(
-    "--shapes", required=True, metavar="FILE", help="Launches, as `[[shape]]` tables."
+    "--shapes", required=True, metavar="FILE", type=FILE, help="Launches, as `[[shape]]` tables."
 )
 
 
 @commands.command()
-@click.argument("path", metavar="[MANIFEST|ARCHIVE]", default="kernels.toml")
+@click.argument("path", metavar="[MANIFEST|ARCHIVE]", default="kernels.toml", type=FILE)
 @_shapes
-@click.option("--target", "targets", multiple=True, help="Ask about this target; repeatable.")
-@click.option("--tuning", metavar="FILE", help="Tuning table; default: that beside the manifest.")
+@click.option(
+    "--target", "targets", multiple=True, type=TARGETS, help="Ask about this target; repeatable."
+)
+@click.option(
+    "--tuning", metavar="FILE", type=FILE, help="Tuning table; default: that beside the manifest."
+)
 @click.option("--no-compile", is_flag=True, help="Ask about variants and tuning only.")
 @click.option("--strict", is_flag=True, help="Exit 1 if a launch has no variant, or a slow one.")
 @_json
@@ -51,7 +56,6 @@ def cover(
 ) -> int:
     """Say which launches have no variant or a slow one, and the manifest's rows that would add it."""
     from aotc.package.archive import file as archives  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
     from aotc.package.cover import report  # noqa: PLC0415
     from aotc.package.inspect.archived import SUFFIX  # noqa: PLC0415
     from aotc.package.manifest import read as manifests  # noqa: PLC0415
@@ -62,11 +66,7 @@ def cover(
     table = read_tuning(Path(tuning)) if tuning is not None else None
     parsed_shapes = read_shapes(Path(shapes))
     if path.endswith(SUFFIX):
-        try:
-            archive = archives.read(Path(path))
-        except ArchiveError as error:
-            complain(one_line(f"{path}: {error}"))
-            return EXIT_WRONG
+        archive = archives.read(Path(path))
         coverage = report.cover_archive(archive, parsed_shapes, report.Options(table), targets)
     else:
         default_path = tuning_path(Path(path))
@@ -79,9 +79,11 @@ def cover(
 
 
 @commands.command()
-@click.argument("archive")
+@click.argument("archive", type=FILE)
 @_shapes
-@click.option("--manifest", metavar="FILE", help="Says inputs, work and sources of the kernels.")
+@click.option(
+    "--manifest", metavar="FILE", type=FILE, help="Says inputs, work and sources of the kernels."
+)
 @click.option("--device", type=click.IntRange(0), default=0, show_default=True, help="The GPU.")
 @click.option("--driver", default="libcuda.so.1", hidden=True, help="The driver's library.")
 @click.option("--passes", type=click.IntRange(1), default=20, show_default=True, help="Launches.")
@@ -95,8 +97,11 @@ def cover(
 @click.option("--all-configs", is_flag=True, help="Time every config, not just what is taken.")
 @click.option("--no-peers", is_flag=True, help="Time no peers.")
 @click.option("--python", default=sys.executable, help="Python that has PyTorch, for the peers.")
-@click.option("--html", "page", metavar="FILE", help="Write a page with plots there, too.")
-@click.option("-o", "--output", metavar="FILE", help="Write the JSON there, too.")
+@click.option(
+    "--html", "page", metavar="FILE", type=FILE, help="Write a page with plots there, too."
+)
+@click.option("-o", "--output", metavar="FILE", type=FILE, help="Write the JSON there, too.")
+@quietly
 @_json
 @_debug
 def bench(
@@ -117,7 +122,6 @@ def bench(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Time the launches of FILE on a GPU: speed, share of the roofline, peers."""
-    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
     from aotc.package.inspect.bench_page import find_plots, page_of  # noqa: PLC0415
     from aotc.package.manifest import read as manifests  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package.text_output import write_text  # noqa: PLC0415
@@ -127,18 +131,14 @@ def bench(
 
     if page:
         find_plots()  # reported now, not after all measurements
-    try:
-        session = bench_session.Bench.open(
-            archive,
-            manifests.load(manifest) if manifest else None,
-            read_shapes(Path(shapes)),
-            BenchOptions(passes=passes, is_cold=l2 == "cold", all_configs=all_configs),
-            bench_session.Where(device, driver, None if no_peers else python),
-        )
-    except ArchiveError as error:
-        complain(one_line(f"{archive}: {error}"))
-        return EXIT_WRONG
-    data = session.run(lambda label: show(one_line(label), err=True))
+    session = bench_session.Bench.open(
+        archive,
+        manifests.load(manifest) if manifest else None,
+        read_shapes(Path(shapes)),
+        BenchOptions(passes=passes, is_cold=l2 == "cold", all_configs=all_configs),
+        bench_session.Where(device, driver, None if no_peers else python),
+    )
+    data = session.run(lambda label: tell(one_line(label)))
     if output:
         write_text(Path(output), json.dumps(data, indent=2) + "\n")
     if page:
@@ -148,17 +148,24 @@ def bench(
 
 
 @tune.command("import")
-@click.argument("paths", metavar="PATH…", nargs=-1, required=True)
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=FILE)
 @click.option(
-    "--manifest", default="kernels.toml", show_default=True, help="Its kernels are tuned."
+    "--manifest",
+    type=FILE,
+    default="kernels.toml",
+    show_default=True,
+    help="Its kernels are tuned.",
 )
-@click.option("--kernel", default="", help="The kernel, where files do not name it.")
-@click.option("--target", default="", help="The target, if the manifest has several.")
+@click.option("--kernel", type=KERNEL, default="", help="The kernel, where files do not name it.")
+@click.option("--target", type=TARGET, default="", help="The target, if the manifest has several.")
 @click.option("--gpu", default="", help="The driver's name of the GPU, where files do not say it.")
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=EXPR", help="An argument; repeatable."
 )
-@click.option("-o", "--output", help="Table to add to; default: that beside the manifest.")
+@click.option(
+    "-o", "--output", type=FILE, help="Table to add to; default: that beside the manifest."
+)
+@quietly
 @_json
 @_debug
 def import_(
@@ -190,7 +197,7 @@ def import_(
     path = Path(output) if output else tuning_path(Path(manifest))
     before = read_tuning(path) if path.exists() else TuningTable(())
     for note in result.notes:
-        show(f"note: {one_line(note)}", err=True)
+        tell(f"note: {one_line(note)}")
     num_launches = sum(len(config.measurements) for config in result.table.kernels)
     if not num_launches:
         complain("nothing is imported")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aotc.cli.arguments import FOLDER
 from aotc.cli.progress import Listener
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ def with_a_cache(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--cache-max-mib", type=click.IntRange(0), help="Bound the cache's folder."),
         click.option("--cache-read-only", is_flag=True, help="Write nothing to --cache-url."),
         click.option("--cache-url", help="Share compiled kernels there: s3://…, file://…"),
-        click.option("--cache-dir", help="Folder of the cache; default: the platform's."),
+        click.option(
+            "--cache-dir", type=FOLDER, help="Folder of the cache; default: the platform's."
+        ),
     ):
         command = option(command)
     return command

@@ -13,7 +13,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aotc import __version__
+from aotc.cli.arguments import FEATURE, FILE, FOLDER, KERNEL, TARGET, TARGETS, VARIANT
 from aotc.cli.cluster import cache_at, on_a_cluster, with_a_cache, workers_at
 from aotc.cli.progress import listener_for
 from aotc.cli.streams import (
@@ -31,9 +32,12 @@ from aotc.cli.streams import (
     EXIT_DONE,
     EXIT_WRONG,
     complain,
+    quietly,
     report_failures,
     show,
+    tell,
 )
+from aotc.cli.workflow import Workflow
 from aotc.ir.diagnostics import DiagnosticError, ManifestError, one_line
 
 if TYPE_CHECKING:
@@ -45,10 +49,8 @@ if TYPE_CHECKING:
     from aotc.package.tuning.table import TuningTable
     from aotc.package.verify.report import Report
 
-_STAGES = ("tile", "gpu", "llvm", "ptx", "sass", "cubin")
 _LOG_COLUMNS = 160
 _PAGE_COLUMNS, _MIN_COLUMNS = 100, 60
-_SET_HELP = "Set a constant, a config key, a type variable or an argument's type; repeatable."
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, value: object) -> None:
@@ -57,27 +59,18 @@ def _show_version(ctx: click.Context, _param: click.Parameter, value: object) ->
         ctx.exit()
 
 
-_without = click.option(
-    "--without", multiple=True, metavar="FEATURE", help="Do not use this feature; repeatable."
+without = click.option(
+    *("--without", "without"),
+    multiple=True,
+    metavar="FEATURE",
+    type=FEATURE,
+    help="Do not use this feature; repeatable.",
 )
 _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
 _sarif = click.option("--sarif", metavar="FILE", help="Write the findings there, as SARIF.")
-_subject = click.argument("kernel", metavar="SOURCE.py:KERNEL|MANIFEST:KERNEL|ARCHIVE")
-_variant = click.option(
-    "--variant", metavar="LABEL", help="Of an archive: a variant's label, or words of it."
-)
 
 
-def _of_a_compile(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that select a compile."""
-    command = click.option(
-        "--set", "settings", multiple=True, metavar="NAME=VALUE", help=_SET_HELP
-    )(command)
-    command = _without(command)
-    return click.option("--target", help="Default: the manifest's first, or sm_90a.")(command)
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Workflow, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     "-V",
@@ -92,12 +85,24 @@ def commands() -> None:
 
 
 @commands.command()
-@click.argument("manifest", default="kernels.toml")
-@click.option("-o", "--output", default="dist", show_default=True, help="Folder to write to.")
+@click.argument("manifest", default="kernels.toml", type=FILE)
+@click.option(
+    "-o", "--output", type=FOLDER, default="dist", show_default=True, help="Folder to write to."
+)
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Compiles at once; default: all cores.")
-@click.option("--target", "targets", multiple=True, help="Build for this target; repeatable.")
-@click.option("--kernel", "kernels", multiple=True, help="Build this kernel; repeatable.")
-@_without
+@click.option(
+    *("--target", "targets"),
+    multiple=True,
+    type=TARGETS,
+    help="Build for this target; repeatable.",
+)
+@click.option(
+    *("--kernel", "kernels"),
+    multiple=True,
+    type=KERNEL,
+    help="Build this kernel; repeatable.",
+)
+@without
 @click.option("--host", default="", help="Architecture to link for: x86_64 or aarch64.")
 @click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
 @click.option("--with-ptx", is_flag=True, help="Keep the PTX, so that the archive can be verified.")
@@ -109,16 +114,29 @@ def commands() -> None:
     show_default=True,
     help="Compress cubins together, each for itself, or not at all: larger, and sooner launched.",
 )
-@click.option("--tuning", metavar="FILE", help="Tuning table; default: NAME.tuning.toml beside it.")
+@click.option(
+    *("--tuning", "tuning"),
+    metavar="FILE",
+    type=FILE,
+    help="Tuning table; default: NAME.tuning.toml beside it.",
+)
 @click.option("--no-tuning", is_flag=True, help="Launches take the first config whose guards hold.")
 @click.option("--only-tuned", is_flag=True, help="Leave out configs that no selection names first.")
 @click.option("--depfile", metavar="FILE", help="Write all inputs there, as a rule of Make.")
 @with_a_cache
 @on_a_cluster
+@click.option(
+    *("--from", "stage_path"),
+    metavar="FILE.STAGE",
+    type=FILE,
+    help="Compile a variant from this stage of `aotc dump`, edited.",
+)
+@click.option("--variant", metavar="LABEL", default="", help="With --from: which, by its label.")
 @click.option("--plan", "is_plan", is_flag=True, help="Say what a build would do, and how long.")
 @click.option("--strict", "is_strict", is_flag=True, help="Refuse values that `aotc init` guessed.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the compiler's remarks.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
+@quietly
 @_debug
 @click.pass_obj
 def build(
@@ -140,6 +158,8 @@ def build(
     only_tuned: bool,
     depfile: str | None,
     address: str | None,
+    stage_path: str | None,
+    variant: str,
     is_plan: bool,
     is_strict: bool,
     verbose: bool,
@@ -149,6 +169,7 @@ def build(
 ) -> int:
     """Build the kernels of MANIFEST (default: kernels.toml) into an archive."""
     from aotc.compiler import compile_variant  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.edited_stage import EditedStage  # noqa: PLC0415
     from aotc.package.builder import run as builds  # noqa: PLC0415
     from aotc.package.builder.workers import Failure, default_jobs  # noqa: PLC0415
     from aotc.package.emit.depfile import depfile_text  # noqa: PLC0415
@@ -159,6 +180,8 @@ def build(
     if no_tuning and (tuning is not None or only_tuned):
         other = "--only-tuned" if tuning is None else "--tuning"
         raise click.UsageError(f"--no-tuning and {other} contradict each other")
+    if variant and stage_path is None:
+        raise click.UsageError("--variant is the one that --from compiles: give --from FILE.STAGE")
     start = time.monotonic()
     options = builds.BuildOptions(
         output=Path(output),
@@ -174,6 +197,8 @@ def build(
         without=without,
         has_selections=not no_tuning,
         only_tuned=only_tuned,
+        edited=EditedStage.read(stage_path) if stage_path is not None else None,
+        edited_variant=variant,
     )
     listener = listener_for(is_json=is_json, doing="compiling")
     try:
@@ -261,13 +286,13 @@ def _note(result: BuildResult) -> None:
 
     if result.dropped:
         count = len(result.dropped)
-        show(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
+        tell(f"note: {count} dropped that a target cannot hold (-v lists them)")
     if read := result.values_read:
         rest = f" and {len(read) - _MAX_VALUES} more" if len(read) > _MAX_VALUES else ""
         values = f"{', '.join(read[:_MAX_VALUES])}{rest}"
-        show(one_line(f"note: fixed by this build: {values} (-v says where)"), err=True)
+        tell(one_line(f"note: fixed by this build: {values} (-v says where)"))
     for line in notes(result.index_limits):
-        show(one_line(f"note: {line}"), err=True)
+        tell(one_line(f"note: {line}"))
 
 
 def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) -> None:
@@ -287,15 +312,21 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
         show(one_line(str(path)))
     if not result.failures:
         noun = "variant" if result.num_variants == 1 else "variants"
-        show(f"{result.num_variants} {noun} ({counts})", err=True)
+        tell(f"{result.num_variants} {noun} ({counts})")
 
 
 @commands.command()
-@click.argument("path", metavar="[MANIFEST|ARCHIVE]", default="kernels.toml")
-@click.option("--kernel", "kernels", multiple=True, help="Verify this kernel; repeatable.")
-@click.option("--target", "targets", multiple=True, help="Verify for this target; repeatable.")
-@_without
-@click.option("--variant", "labels", multiple=True, help="Verify this variant; repeatable.")
+@click.argument("path", metavar="[MANIFEST|ARCHIVE]", default="kernels.toml", type=FILE)
+@click.option(
+    "--kernel", "kernels", multiple=True, type=KERNEL, help="Verify this kernel; repeatable."
+)
+@click.option(
+    "--target", "targets", multiple=True, type=TARGETS, help="Verify for this target; repeatable."
+)
+@without
+@click.option(
+    "--variant", "labels", multiple=True, type=VARIANT, help="Verify this variant; repeatable."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of inputs and warp order.")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Variants at once; default: all cores.")
 @click.option("--max-steps", type=click.IntRange(1), help="Instructions a launch may take.")
@@ -306,6 +337,7 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
 @_sarif
 @click.option("-v", "--verbose", is_flag=True, help="A row for each variant.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
+@quietly
 @_debug
 def verify(
     *,
@@ -327,7 +359,6 @@ def verify(
     debug: bool,
 ) -> int:
     """Check every variant of a manifest or an archive against the source's meaning, on no GPU."""
-    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
     from aotc.package.builder.workers import default_jobs  # noqa: PLC0415
     from aotc.package.verify import report as verify_report  # noqa: PLC0415
     from aotc.package.verify import variants as verifying  # noqa: PLC0415 - start-up time, as are all below
@@ -337,11 +368,7 @@ def verify(
     if device and address is not None:
         raise click.UsageError("--device is this machine's GPU: leave out --dask")
     start = time.monotonic()
-    try:
-        subjects = load_subjects(path, kernels, targets, labels, without)
-    except ArchiveError as error:
-        complain(one_line(f"{path}: {error}"))
-        return EXIT_WRONG
+    subjects = load_subjects(path, kernels, targets, labels, without)
     options = VerifyOptions(seed=seed)
     if max_steps is not None:
         options = replace(options, max_steps=max_steps)
@@ -393,7 +420,7 @@ def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: flo
     for text in report.wrong():
         show(text, err=True)
     report_failures(report.failures, debug=debug)
-    show(report.summary(seconds), err=True)
+    tell(report.summary(seconds))
 
 
 def _write_sarif(file: str, results: Iterable[Result]) -> None:
@@ -404,12 +431,19 @@ def _write_sarif(file: str, results: Iterable[Result]) -> None:
 
 
 @commands.command()
-@click.argument("paths", metavar="PATH…", nargs=-1, required=True)
-@click.option("--target", default="sm_90a", show_default=True, help="What kernels may ask about.")
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=FILE)
+@click.option(
+    *("--target", "target"),
+    type=TARGET,
+    default="sm_90a",
+    show_default=True,
+    help="What kernels may ask about.",
+)
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; default: all cores.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if kernels are not named, or none found.")
 @_sarif
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
+@quietly
 @_debug
 def check(
     *,
@@ -440,7 +474,7 @@ def check(
         for problem in checked.unread:
             show(problem, err=True)
         report_failures(checked.failures, debug=debug)
-        show(checking.summary(checked, time.monotonic() - start), err=True)
+        tell(checking.summary(checked, time.monotonic() - start))
     if any(failure.is_bug for failure in checked.failures):
         return EXIT_BUG
     is_right = checked.is_right and (checked.is_whole or not strict)
@@ -448,30 +482,36 @@ def check(
 
 
 @commands.command()
-@click.argument("archive")
+@click.argument("archive", type=FILE)
 @click.option("--tuning", "is_tuning", is_flag=True, help="Show which config launches take.")
+@click.option("--html", "page", metavar="FILE", type=FILE, help="Write a page of the code, too.")
+@click.option("--variant", metavar="LABEL", type=VARIANT, help="Of a page: this variant's code.")
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
 @_debug
 def inspect(
     *,
     archive: str,
     is_tuning: bool,
+    page: str | None,
+    variant: str | None,
     is_json: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Show the kernels, variants and resources of ARCHIVE."""
     from aotc.package.archive import file as archives  # noqa: PLC0415 - start-up time
-    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
     from aotc.package.inspect import content as views  # noqa: PLC0415
     from aotc.package.tuning import tree_text  # noqa: PLC0415
 
     path = Path(archive)
-    try:
-        content = archives.read(path)
-        size_bytes = path.stat().st_size
-    except ArchiveError as error:
-        complain(one_line(f"{archive}: {error}"))
-        return EXIT_WRONG
+    content = archives.read(path)
+    size_bytes = path.stat().st_size
+    if variant is not None and not page:
+        raise click.UsageError("--variant is of a page: give --html FILE")
+    if page:
+        from aotc.package.inspect.archive_page import archive_page  # noqa: PLC0415
+        from aotc.package.text_output import write_text  # noqa: PLC0415
+
+        write_text(Path(page), archive_page(content, size_bytes, variant))
     if is_json:
         show(json.dumps(views.describe(content, size_bytes), indent=2))
     else:
@@ -485,115 +525,3 @@ def _width() -> int:
     if not sys.stdout.isatty():
         return _PAGE_COLUMNS
     return max(_MIN_COLUMNS, shutil.get_terminal_size().columns)
-
-
-@commands.command()
-@_subject
-@click.option("--stage", type=click.Choice(_STAGES), required=True, help="What to print.")
-@_of_a_compile
-@_variant
-@_debug
-def dump(
-    *,
-    kernel: str,
-    stage: str,
-    target: str | None,
-    without: tuple[str, ...],
-    settings: tuple[str, ...],
-    variant: str | None,
-    debug: bool,  # noqa: ARG001 - read by `run`
-) -> int:
-    """Print one stage of the compile of a kernel, or what an archive holds of a variant."""
-    from aotc import stages  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
-    from aotc.package.inspect import archived  # noqa: PLC0415
-    from aotc.package.inspect.dump import find_request  # noqa: PLC0415
-    from aotc.target import parse  # noqa: PLC0415
-
-    if _is_archive(kernel, variant, target, without, settings):
-        try:
-            archived_variant = archived.find_variant(kernel, variant or "")
-        except ArchiveError as error:
-            complain(one_line(f"{kernel}: {error}"))
-            return EXIT_WRONG
-        text = archived.stage_text(kernel, *archived_variant, stage)
-    else:
-        parsed_target = parse(target) if target else None
-        request = find_request(kernel, parsed_target, _settings(settings), without)
-        if stage == "cubin":
-            request = replace(request, line_root=Path(kernel).parent.as_posix())
-        text = stages.stage_text(request, stage)
-    show(text.removesuffix("\n"))
-    return EXIT_DONE
-
-
-def _is_archive(
-    subject: str,
-    variant: str | None,
-    target: str | None,
-    without: Sequence[str],
-    settings: Sequence[str],
-) -> bool:
-    """Return whether `subject` is an archive. Raises: UsageError for options of the other kind."""
-    from aotc.package.inspect.archived import SUFFIX  # noqa: PLC0415 - start-up time
-
-    is_archive = subject.endswith(SUFFIX)
-    if is_archive and (target or without or settings):
-        message = "--target, --set and --without are of a compile: pick a variant with --variant"
-        raise click.UsageError(message)
-    if variant is not None and not is_archive:
-        message = "--variant picks one of an archive: pick a manifest's with --set and --target"
-        raise click.UsageError(message)
-    return is_archive
-
-
-def _settings(settings: Sequence[str]) -> dict[str, str]:
-    """Parse the values of `--set`. Raises: BadParameter for anything but NAME=VALUE."""
-    values: dict[str, str] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not (name.strip() and equals):
-            raise click.BadParameter(f"expected NAME=VALUE, got {setting!r}", param_hint="--set")
-        values[name.strip()] = value.strip()
-    return values
-
-
-@commands.command()
-@_subject
-@_of_a_compile
-@_variant
-@click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
-@_debug
-def explain(
-    *,
-    kernel: str,
-    target: str | None,
-    without: tuple[str, ...],
-    settings: tuple[str, ...],
-    variant: str | None,
-    is_json: bool,
-    debug: bool,  # noqa: ARG001 - read by `run`
-) -> int:
-    """Say what a kernel became: resources, occupancy, accesses to memory, every remark."""
-    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
-    from aotc.package.inspect import explain as explaining  # noqa: PLC0415 - start-up time, as are all below
-    from aotc.package.inspect.archived import find_variant  # noqa: PLC0415
-    from aotc.package.inspect.dump import find_request  # noqa: PLC0415
-    from aotc.target import parse  # noqa: PLC0415
-
-    if _is_archive(kernel, variant, target, without, settings):
-        try:
-            archived_variant = find_variant(kernel, variant or "")
-        except ArchiveError as error:
-            complain(one_line(f"{kernel}: {error}"))
-            return EXIT_WRONG
-        explanation = explaining.explain_variant(*archived_variant)
-    else:
-        parsed_target = parse(target) if target else None
-        request = find_request(kernel, parsed_target, _settings(settings), without)
-        explanation = explaining.explain(request)
-    if is_json:
-        show(json.dumps(explaining.describe(explanation), indent=2))
-    else:
-        show(explaining.text(explanation))
-    return EXIT_DONE

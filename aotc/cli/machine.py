@@ -1,6 +1,6 @@
 """Define the commands about this machine: its driver and GPUs, the cache, the shell.
 
-They are part of the same group as the commands of `commands`, which does not refer to them.
+They are part of the same group as the commands of `inspecting`, which does not refer to them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aotc.cli.arguments import FILE, FOLDER
 from aotc.cli.cluster import cache_path
-from aotc.cli.commands import commands
+from aotc.cli.completion import SHELLS, completion_script
+from aotc.cli.inspecting import commands
 from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, show
 
 if TYPE_CHECKING:
@@ -20,13 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["commands"]
 
-_SHELLS = ("bash", "zsh", "fish")
 _json = click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
-_folder = click.option("--cache-dir", help="Folder of the cache; default: the platform's.")
+_folder = click.option(
+    "--cache-dir", type=FOLDER, help="Folder of the cache; default: the platform's."
+)
 
 
 @commands.command()
-@click.argument("archives", metavar="[ARCHIVE]…", nargs=-1)
+@click.argument("archives", metavar="[ARCHIVE]…", nargs=-1, type=FILE)
 @click.option("--driver", default="libcuda.so.1", hidden=True, help="The driver's library.")
 @_folder
 @_json
@@ -100,12 +103,8 @@ def _remove(entries: list[Entry], *, is_json: bool) -> int:
 
 
 @commands.command()
-@click.argument("shell", type=click.Choice(_SHELLS))
+@click.argument("shell", type=click.Choice(SHELLS))
 def completion(*, shell: str) -> int:
     """Print what makes SHELL complete commands and options: eval "$(aotc completion bash)"."""
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - start-up time
-
-    completion_class = get_completion_class(shell)
-    assert completion_class is not None, "click has these three"
-    show(completion_class(commands, {}, "aotc", "_AOTC_COMPLETE").source().strip("\n"))
+    show(completion_script(commands, shell))
     return EXIT_DONE

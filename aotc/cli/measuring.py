@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aotc.cli.arguments import FILE, FOLDER, KERNEL
 from aotc.cli.cluster import cache_at, on_a_cluster, with_a_cache
 from aotc.cli.progress import listener_for
 from aotc.cli.shipping import commands
-from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, report_failures, show
+from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, quietly, report_failures, show
+from aotc.cli.workflow import ExemplifiedGroup
 
 if TYPE_CHECKING:
     from aotc.package.builder.workers import Compiler
@@ -38,7 +40,7 @@ _json = click.option("--json", "is_json", is_flag=True, help="Write the result a
 _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
 
 
-class _Group(click.Group):
+class _Group(ExemplifiedGroup):
     """A group with `run` as its default command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -112,15 +114,27 @@ def _options(
 
 
 @tune.command("run")
-@click.argument("path", metavar="ARCHIVE|MANIFEST", default="kernels.toml")
-@click.option("--shapes", metavar="FILE", help="Launches to tune for, as [[shape]] tables.")
-@click.option("--record", "recorded", metavar="DIR", help="What `aotc record` wrote.")
+@click.argument("path", metavar="ARCHIVE|MANIFEST", default="kernels.toml", type=FILE)
 @click.option(
-    "--manifest", "archive_manifest", metavar="FILE", help="Of an archive: what it was built of."
+    "--shapes", metavar="FILE", type=FILE, help="Launches to tune for, as [[shape]] tables."
 )
-@click.option("-o", "--output", help="Table; default: NAME.tuning.toml beside NAME.toml.")
-@click.option("--into", metavar="ARCHIVE", help="Pack what the table then says into an archive.")
-@click.option("--only", "kernels", multiple=True, metavar="KERNEL", help="Repeatable.")
+@click.option("--record", "recorded", metavar="DIR", type=FOLDER, help="What `aotc record` wrote.")
+@click.option(
+    *("--manifest", "archive_manifest"),
+    metavar="FILE",
+    type=FILE,
+    help="Of an archive: what it was built of.",
+)
+@click.option(
+    "-o", "--output", type=FILE, help="Table; default: NAME.tuning.toml beside NAME.toml."
+)
+@click.option(
+    *("--into", "into"),
+    metavar="ARCHIVE",
+    type=FILE,
+    help="Pack what the table then says into an archive.",
+)
+@click.option("--only", "kernels", multiple=True, metavar="KERNEL", type=KERNEL, help="Repeatable.")
 @click.option("--gpus", default="all", show_default=True, help="GPUs to use, such as 0,2.")
 @click.option("--fresh", is_flag=True, help="Begin anew, do not go on where a run was ended.")
 @_of_a_measurement
@@ -128,6 +142,7 @@ def _options(
 @click.option("--driver", default="libcuda.so.1", hidden=True, help="The driver's library.")
 @with_a_cache
 @on_a_cluster
+@quietly
 @_json
 @_debug
 @click.pass_obj
@@ -282,8 +297,13 @@ def _built(
 
 
 @tune.command()
-@click.argument("tables", metavar="TABLE…", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, help="Table to write; it may be one of those read.")
+@click.argument("tables", metavar="TABLE…", nargs=-1, required=True, type=FILE)
+@click.option(
+    *("-o", "--output"),
+    required=True,
+    type=FILE,
+    help="Table to write; it may be one of those read.",
+)
 def merge(*, tables: tuple[str, ...], output: str) -> int:
     """Join tuning tables of other kernels, of other GPUs, or of other launches."""
     from aotc.package.tuning.merge import merge_tunings  # noqa: PLC0415 - start-up time

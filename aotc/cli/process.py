@@ -28,7 +28,7 @@ from aotc.cli.streams import (
     show,
     writing,
 )
-from aotc.ir.diagnostics import DiagnosticError, host_error
+from aotc.ir.diagnostics import DiagnosticError, host_error, one_line
 
 if TYPE_CHECKING:
     from aotc.package.builder.workers import Compiler
@@ -52,8 +52,7 @@ def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
                 with writing("output"):
                     sys.stdout.flush()
         except click.ClickException as error:
-            error.show()
-            return error.exit_code
+            return _report_usage(error)
         except (click.Abort, KeyboardInterrupt):
             complain("interrupted")
             return EXIT_INTERRUPTED
@@ -68,8 +67,23 @@ def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
         return code if isinstance(code, int) else EXIT_DONE
 
 
+def _report_usage(error: click.ClickException) -> int:
+    """Report a wrong use of a command, with its usage, and return the exit code."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    message = " ".join(error.format_message().split())
+    show(one_line(f"error: {message}"), err=True)
+    if ctx is not None:
+        show(f"  help: {ctx.get_usage()[len('Usage: ') :]}; `{ctx.command_path} --help`", err=True)
+    return error.exit_code
+
+
 def _report_exception(error: Exception, *, is_debug: bool) -> int:
     """Report an unhandled exception and return the exit code: a bug, or the machine's fault."""
+    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415 - start-up time
+
+    if isinstance(error, ArchiveError):
+        show(error.render(), err=True)
+        return EXIT_WRONG
     refused = host_error(error) if isinstance(error, OSError | MemoryError) else None
     if refused is not None:
         show(refused.render(), err=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from aotc.cli.streams import show
+from aotc.cli.streams import is_quiet, show
 from aotc.ir.diagnostics import one_line
 
 if TYPE_CHECKING:
@@ -47,7 +47,15 @@ class Listener:
         """Leave the terminal as it was."""
 
 
-class PlainListener(Listener):
+class QuietListener(Listener):
+    """Print warnings alone."""
+
+    def warned(self, message: str) -> None:
+        super().warned(message)
+        show(one_line(f"warning: {message}"), err=True)
+
+
+class PlainListener(QuietListener):
     """Print a line for each compile; for logs, and wherever there is no terminal."""
 
     def __init__(self) -> None:
@@ -63,10 +71,6 @@ class PlainListener(Listener):
         count = f"[{self._done}/{self._total}]"
         text = one_line(" ".join(part for part in (count, label, state) if part))
         show(f"{text} ({seconds:.2f} s)", err=True)
-
-    def warned(self, message: str) -> None:
-        super().warned(message)
-        show(one_line(f"warning: {message}"), err=True)
 
     def noted(self, message: str) -> None:
         show(one_line(f"note: {message}"), err=True)
@@ -122,6 +126,8 @@ def listener_for(*, is_json: bool, doing: str) -> Listener:
     """Return a listener for the kind of standard error and result."""
     if is_json:
         return Listener()
+    if is_quiet():
+        return QuietListener()
     return BarListener(doing) if sys.stderr.isatty() else PlainListener()
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import click
 
+from aotc.cli.arguments import FILE, FOLDER, TARGET
 from aotc.cli.machine import commands
-from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, complain, show
-from aotc.ir.diagnostics import CompileError, one_line
+from aotc.cli.streams import EXIT_DONE, EXIT_INTERRUPTED, EXIT_WRONG, complain, quietly, show, tell
+from aotc.ir.diagnostics import CompileError, ManifestError, one_line
 
 __all__ = ["commands"]
 
@@ -24,22 +25,39 @@ _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug
 @commands.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", metavar="[-- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "-o", "--output", default="record", show_default=True, help="Folder of manifest and records."
+    *("-o", "--output"),
+    type=FOLDER,
+    default="record",
+    show_default=True,
+    help="Folder of manifest and records.",
 )
 @click.option("--vendor", "is_vendored", is_flag=True, help="Copy the sources there, too.")
 @click.option(
-    "--log", "logs", multiple=True, metavar="FILE", help="Log of a JIT monitor; repeatable."
+    *("--log", "logs"),
+    multiple=True,
+    metavar="FILE",
+    type=FILE,
+    help="Log of a JIT monitor; repeatable.",
 )
 @click.option(
-    "--source", "sources", multiple=True, metavar="PATH", help="Kernels of the log; repeatable."
+    *("--source", "sources"),
+    multiple=True,
+    metavar="PATH",
+    type=FILE,
+    help="Kernels of the log; repeatable.",
 )
 @click.option(
-    "--target", default="sm_90a", show_default=True, help="Where the log does not say it."
+    *("--target", "target"),
+    type=TARGET,
+    default="sm_90a",
+    show_default=True,
+    help="Where the log does not say it.",
 )
 @click.option(
     "--all-configs", "has_all_configs", is_flag=True, help="List all configs of autotuners."
 )
 @click.option("--strict", "is_strict", is_flag=True, help="Exit with 1 if a kernel is left out.")
+@quietly
 @_debug
 def record(
     *,
@@ -102,14 +120,14 @@ def record(
         add_timings(timings, tuning_path(path))
         show(str(tuning_path(path)), err=True)
     for one in written.refused:
-        show(one_line(f"note: as a comment: {one}"), err=True)
+        tell(one_line(f"note: as a comment: {one}"))
     if code:
         how = "interrupted" if code == -signal.SIGINT else _ended(command[0], code)
         complain(f"{how}; what it launched is recorded")
     lost = len(written.refused)
     left_out = f", {lost} left out" if lost else ""
     kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
-    show(f"{kernels}{left_out}", err=True)
+    tell(f"{kernels}{left_out}")
     if code == -signal.SIGINT:
         return EXIT_INTERRUPTED
     return EXIT_WRONG if code or (is_strict and lost) else EXIT_DONE
@@ -123,10 +141,15 @@ def record(
     default=["dist/record.aotc"],
     show_default=True,
     metavar="FILE",
+    type=FILE,
     help="What launches come from; repeatable.",
 )
 @click.option(
-    "-o", "--output", default="record", show_default=True, help="Folder of what no archive has."
+    *("-o", "--output"),
+    type=FOLDER,
+    default="record",
+    show_default=True,
+    help="Folder of what no archive has.",
 )
 @click.option(
     "--strict/--no-strict",
@@ -136,7 +159,7 @@ def record(
     help="Fail where no archive has a launch, or let Triton compile it and record it.",
 )
 @click.option("--stand-in", "is_stand_in", is_flag=True, help="Even where Triton is installed.")
-@click.option("--driver", metavar="FILE", help="The CUDA driver's library.")
+@click.option("--driver", metavar="FILE", type=FILE, help="The CUDA driver's library.")
 @_debug
 def replay(
     *,
@@ -170,14 +193,21 @@ def _ended(program: str, code: int) -> str:
 
 
 @commands.command()
-@click.argument("sources", metavar="SOURCE.py…", nargs=-1, required=True)
+@click.argument("sources", metavar="SOURCE.py…", nargs=-1, required=True, type=FILE)
 @click.option(
-    "-o", "--output", default="kernels.toml", show_default=True, help="File to write; - prints it."
+    *("-o", "--output"),
+    type=FILE,
+    default="kernels.toml",
+    show_default=True,
+    help="File to write; - prints it.",
 )
-@click.option("--target", "targets", multiple=True, help="Of the package; default: sm_90a.")
+@click.option(
+    "--target", "targets", multiple=True, type=TARGET, help="Of the package; default: sm_90a."
+)
 @click.option("--dtype", "dtypes", multiple=True, help="Of data; repeatable; default: bf16.")
 @click.option("--all", "is_all", is_flag=True, help="List every dtype and every choice.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
+@quietly
 @_debug
 def init(
     *,
@@ -197,8 +227,7 @@ def init(
     names = [parse(name).name for name in targets] or ["sm_90a"]
     path = Path(output)
     if path.exists() and not force and output != "-":
-        complain(one_line(f"{output} is there already: give another -o, or --force"))
-        return EXIT_WRONG
+        raise ManifestError(f"{output} exists", remedy="give another -o, or --force")
     make_folder(path.parent)  # sources are found from there
     wanted = Wanted(tuple(dict.fromkeys(dtypes)), is_all)
     written = write_manifest(sources, "kernels.toml" if output == "-" else output, names, wanted)
@@ -208,11 +237,11 @@ def init(
         write_text(path, written.text)
         show(output)
     for one in written.refused:
-        show(one_line(f"note: as a comment: {one}"), err=True)
+        tell(one_line(f"note: as a comment: {one}"))
     for one in written.unnamed:
-        show(f"note: {one}", err=True)
+        tell(f"note: {one}")
     todos = f"{written.num_todos or 'no'} TODO{'' if written.num_todos == 1 else 's'}"
     kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
     left_out = f", {len(written.refused)} left out" if written.refused else ""
-    show(f"{kernels}, {todos}{left_out}", err=True)
+    tell(f"{kernels}, {todos}{left_out}")
     return EXIT_DONE

@@ -6,15 +6,16 @@ They are part of the same group as the commands of `recording`, which does not r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import reduce, wraps
+from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING
 
 import click
 
+from aotc.cli.arguments import FILE, FOLDER, KERNEL, TARGET
 from aotc.cli.recording import commands
-from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
+from aotc.cli.streams import EXIT_DONE, show
 from aotc.ir.diagnostics import one_line
 
 if TYPE_CHECKING:
@@ -23,42 +24,23 @@ if TYPE_CHECKING:
 
 __all__ = ["commands"]
 
-_Inputs = ParamSpec("_Inputs")
-_targets = click.option("--target", "targets", multiple=True, help="Take this target; repeatable.")
+_targets = click.option(
+    "--target", "targets", multiple=True, type=TARGET, help="Take this target; repeatable."
+)
 _json = click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
 _folder = click.option(
-    "-o", "--output", default="dist", show_default=True, help="Folder to write to."
+    "-o", "--output", type=FOLDER, default="dist", show_default=True, help="Folder to write to."
 )
-
-
-def _of_archives(command: Callable[_Inputs, int]) -> Callable[_Inputs, int]:
-    """Report errors of an archive."""
-
-    @wraps(command)
-    def reporting(*args: _Inputs.args, **options: _Inputs.kwargs) -> int:
-        from aotc.package.archive.index import ArchiveError  # noqa: PLC0415 - start-up time
-
-        try:
-            return command(*args, **options)
-        except ArchiveError as error:
-            complain(one_line(str(error)))
-            return EXIT_WRONG
-
-    return reporting
 
 
 def _read(path: Path) -> tuple[Archive, SourcesFile | None]:
     """Read an archive, and its sources file."""
     from aotc.package.archive import file as archives  # noqa: PLC0415 - start-up time
-    from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
     from aotc.package.emit.sources import read_sources  # noqa: PLC0415
 
-    try:
+    with archives.of_file(path):
         return archives.read(path), read_sources(path)
-    except ArchiveError as error:
-        message = error.message if str(path) in error.message else f"{path}: {error.message}"
-        raise ArchiveError(error.kind, message) from None
 
 
 def _write(
@@ -88,13 +70,14 @@ def _shown(paths: Mapping[Path, int], *, is_json: bool) -> int:
 
 
 @commands.command()
-@click.argument("archive")
+@click.argument("archive", type=FILE)
 @_targets
-@click.option("--kernel", "kernels", multiple=True, help="Take this kernel; repeatable.")
+@click.option(
+    "--kernel", "kernels", multiple=True, type=KERNEL, help="Take this kernel; repeatable."
+)
 @_folder
 @_json
 @_debug
-@_of_archives
 def split(
     *,
     archive: str,
@@ -118,8 +101,8 @@ def split(
 
 
 @commands.command()
-@click.argument("paths", metavar="ARCHIVE…", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, help="Archive to write.")
+@click.argument("paths", metavar="ARCHIVE…", nargs=-1, required=True, type=FILE)
+@click.option("-o", "--output", type=FILE, required=True, help="Archive to write.")
 @click.option("--name", default="", help="Its name, if those of the archives differ.")
 @click.option("--version", default="", help="Its version, if those of the archives differ.")
 @click.option(
@@ -131,7 +114,6 @@ def split(
 )
 @_json
 @_debug
-@_of_archives
 def merge(
     *,
     paths: tuple[str, ...],
@@ -158,7 +140,7 @@ def merge(
 
 
 @commands.command()
-@click.argument("archive")
+@click.argument("archive", type=FILE)
 @_targets
 @click.option("--together", is_flag=True, help="One wheel for all targets.")
 @click.option("--name", default="", help="Name of the package; default: the archive's.")
@@ -167,7 +149,6 @@ def merge(
 @_folder
 @_json
 @_debug
-@_of_archives
 def wheel(
     *,
     archive: str,
@@ -205,9 +186,13 @@ def wheel(
 
 
 @commands.command()
-@click.argument("archive")
-@click.option("--html", "page", metavar="FILE", help="Write a page with plots there, too.")
-@click.option("--measured", metavar="FILE", help="JSON of measured launches, for a roofline.")
+@click.argument("archive", type=FILE)
+@click.option(
+    "--html", "page", metavar="FILE", type=FILE, help="Write a page with plots there, too."
+)
+@click.option(
+    "--measured", metavar="FILE", type=FILE, help="JSON of measured launches, for a roofline."
+)
 @click.option(
     "--device",
     type=click.IntRange(0),
@@ -216,7 +201,6 @@ def wheel(
 )
 @_json
 @_debug
-@_of_archives
 def report(
     *,
     archive: str,
@@ -228,7 +212,7 @@ def report(
 ) -> int:
     """Show what ARCHIVE takes by kernel and target: size, coverage, registers, spills, shared memory."""
     from aotc.package.archive.decoder import stored_frames  # noqa: PLC0415
-    from aotc.package.archive.file import decode, write_file  # noqa: PLC0415
+    from aotc.package.archive.file import decode, of_file, write_file  # noqa: PLC0415
     from aotc.package.archive.index import ArchiveError  # noqa: PLC0415
     from aotc.package.archive.layout import LIMITS  # noqa: PLC0415
     from aotc.package.inspect import report as reports  # noqa: PLC0415 - start-up time
@@ -238,13 +222,12 @@ def report(
     launches = reports.read_measured(Path(measured)) if measured else None
     try:
         data = read_regular(Path(archive), LIMITS.file_bytes)
+    except OSError as error:
+        raise ArchiveError("IO", f"cannot read {archive}: {error.strerror or error}") from None
+    with of_file(archive):
         decoded = decode(data)
         ready = None if device is None else _ready(decoded, archive, device)
         report_data = reports.describe(decoded, stored_frames(data), len(data), launches, ready)
-    except OSError as error:
-        raise ArchiveError("IO", f"cannot read {archive}: {error.strerror or error}") from None
-    except ArchiveError as error:
-        raise ArchiveError(error.kind, f"{archive}: {error.message}") from None
     if page:
         write_file(Path(page), page_of(report_data).encode())
     show(json.dumps(report_data, indent=2) if is_json else reports.text(report_data))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
@@ -31,12 +32,62 @@ BUG_ADVICE = (
 )
 
 _MAX_VARIANTS_LISTED = 4
+_QUIET = "aotc.quiet"
+_COLOURS = {"error": "red", "warning": "yellow", "help": "green", "note": "cyan", "remark": "cyan"}
+_WORD = re.compile(rf"(?m)^(?P<place>[^\s:]+(?::\d+)*: | *)(?P<word>{'|'.join(_COLOURS)}):")
+_CARETS = re.compile(r"(?m)^ *\^+$")
+
+
+def _be_quiet(ctx: click.Context, _param: click.Parameter, value: object) -> None:
+    ctx.meta[_QUIET] = bool(value)
+
+
+quietly = click.option(
+    *("-q", "--quiet"),
+    is_flag=True,
+    expose_value=False,
+    callback=_be_quiet,
+    help="Show no progress and no notes: results, warnings and errors alone.",
+)
+
+
+def is_quiet() -> bool:
+    """Return whether the command was asked for results, warnings and errors alone."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and bool(ctx.meta.get(_QUIET))
 
 
 def show(text: str, *, err: bool = False) -> None:
     """Print a text with the control characters of untrusted files escaped."""
     with writing("error" if err else "output"):
-        click.echo(printable(text), err=err)
+        text = printable(text)
+        click.echo(coloured(text) if err and has_colours() else text, err=err)
+
+
+def tell(text: str) -> None:
+    """Print a note or a summary to standard error, unless the command is to be quiet."""
+    if not is_quiet():
+        show(text, err=True)
+
+
+def has_colours() -> bool:
+    """Return whether standard error is a terminal whose user has not declined colours.
+
+    Source: no-color.org.
+    """
+    declined = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stderr.isatty() and not declined
+
+
+def coloured(report: str) -> str:
+    """Colour the words that begin reports, and the carets below a source line."""
+    text = _WORD.sub(
+        lambda match: (
+            match["place"] + click.style(f"{match['word']}:", _COLOURS[match["word"]], bold=True)
+        ),
+        report,
+    )
+    return _CARETS.sub(lambda match: click.style(match[0], "red", bold=True), text)
 
 
 @contextlib.contextmanager
@@ -64,10 +115,10 @@ def complain(message: str) -> None:
 
 def report_failures(failures: Sequence[Failure], *, debug: bool) -> None:
     """Print each report once, with its variants; bugs last."""
-    variants: dict[tuple[bool, str], list[Failure]] = {}
-    for failure in sorted(failures, key=lambda failure: failure.is_bug):
-        variants.setdefault((failure.is_bug, failure.report), []).append(failure)
-    for (is_bug, report), alike in variants.items():
+    from aotc.package.builder.workers import alike_failures  # noqa: PLC0415 - start-up time
+
+    ordered = sorted(failures, key=lambda failure: failure.is_bug)
+    for (is_bug, report), alike in alike_failures(ordered).items():
         show(f"aotc: internal error: {report}" if is_bug else report, err=True)
         for failure in alike[:_MAX_VARIANTS_LISTED]:
             show(f"  note: in {one_line(failure.label)}", err=True)

@@ -29,7 +29,7 @@ from aotc.frontend.python.scope import is_constexpr_annotation
 from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, Record, RecordType, show
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
-from aotc.ir.params import NOALIAS, ParamInfo
+from aotc.ir.params import BOUNDS, NOALIAS, ParamInfo
 from aotc.ir.types import (
     FP8E4B15,
     SCALARS,
@@ -39,13 +39,14 @@ from aotc.ir.types import (
     PointerType,
     ScalarType,
 )
+from aotc.tuple_constant import tuple_of
 from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
 _TYPE = re.compile(
     r"^(?P<star>(?:\*k?)?)(?P<name>\w+)(?::(?P<divisibility>\d+))?(?:=(?P<value>.+))?$"
 )
 _DESCRIPTOR = re.compile(r"^tensordesc<(?P<name>\w+)\[(?P<block>\d+(?:,\d+)*)\](?P<fill>,nan)?>$")
-_EXAMPLES = "'*fp16:16', 'i32', 'i32:16' or 'i32=1'"
+_EXAMPLES = "'*fp16:16', 'i32', 'i32:16', 'i32 in 1..4096' or 'i32=1'"
 
 
 ArgumentType: TypeAlias = ScalarType | PointerType | DescriptorType
@@ -110,10 +111,13 @@ def bind_parameters(
     """
     parameters = function.node.args
     parameter_nodes = _parameters(function)
-    if parameters.vararg is not None or parameters.kwarg is not None:
-        raise mistake(
-            "a kernel cannot have `*` or `**` parameters", loc=function.file.loc(function.node)
-        )
+    for stars, variadic in (("*", parameters.vararg), ("**", parameters.kwarg)):
+        if variadic is not None:
+            raise mistake(
+                f"a kernel cannot have `*` or `**` parameters, got `{stars}{variadic.arg}`",
+                loc=function.file.loc(variadic),
+                remedy="name each parameter, or pass a tuple",
+            )
     names = [parameter.arg for parameter in parameter_nodes]
     for entries, source in ((signature, "signature"), (constants, "constants")):
         for name in entries:
@@ -216,8 +220,10 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
         return _Fixed(None)
     if text.lstrip().startswith("tensordesc"):
         return ParamInfo(name), _descriptor(name, text)
-    plain = text.rstrip().removesuffix(f" {NOALIAS}")
-    match, noalias = _TYPE.match(plain.replace(" ", "")), plain != text.rstrip()
+    ranged = BOUNDS.match(text.strip())
+    whole = text.rstrip() if ranged is None else ranged["type"]
+    plain = whole.removesuffix(f" {NOALIAS}")
+    match, noalias = _TYPE.match(plain.replace(" ", "")), plain != whole
     name_of_type = "" if match is None else DTYPE_NAMES.get(match["name"], match["name"])
     if match is not None and name_of_type == FP8E4B15.name and not match["star"]:
         raise mistake(
@@ -236,6 +242,8 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
     if match["value"] is not None:
         if match["star"]:
             raise mistake(f"only a scalar can have a fixed value, {name} is {text!r}")
+        if ranged is not None:
+            raise mistake(f"{name} has a value or a range, not both, got {text!r}")
         return _Fixed(_fixed_value(name, kind, match["value"]))
     divisibility = int(match["divisibility"] or 1)
     if divisibility < 1 or (divisibility > 1 and kind.is_float and not match["star"]):
@@ -244,8 +252,15 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
         )
     if noalias and not match["star"]:
         raise mistake(f"only a pointer can be promised to alias no other, {name} is {text!r}")
+    bounds = None if ranged is None else (int(ranged["low"]), int(ranged["high"]))
+    if bounds is not None:
+        held = None if match["star"] or not kind.is_int else integer_range(kind)
+        if held is None or not held[0] <= bounds[0] <= bounds[1] <= held[1]:
+            raise mistake(
+                f"the range of {name} must be of values that an integer has, got {text!r}"
+            )
     kind = PointerType(kind) if match["star"] else kind
-    return ParamInfo(name, divisibility, noalias=noalias), kind
+    return ParamInfo(name, divisibility, noalias=noalias, bounds=bounds), kind
 
 
 def _descriptor(name: str, text: str) -> DescriptorType:
@@ -285,12 +300,15 @@ def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
 def constant_operand(value: object, name: str) -> Operand:
     """Convert a constant of a manifest or caller to an operand.
 
-    The name of a dtype becomes the dtype; "None" becomes None, since manifests have no null.
+    The name of a dtype becomes the dtype, "(16, 32)" a tuple, and "None" None, since manifests have
+    no null.
 
     Raises: CompileError for a value of an unusable type.
     """
     if value == "None":
         return None
+    if isinstance(value, str):
+        value = tuple_of(value) or value
     if isinstance(value, str):
         dtype_name = value.removeprefix("*").removeprefix("tl.")
         dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(dtype_name, dtype_name))

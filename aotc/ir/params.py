@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ class TensorSource:
     shape: tuple[str, ...]
     strides: tuple[str, ...]
 
+
+BOUNDS = re.compile(r"^(?P<type>.*\S)\s+in\s+(?P<low>-?\d+)\s*\.\.\s*(?P<high>-?\d+)$")
+"""A type with the least and the greatest value of a scalar, such as `i32 in 1..4096`."""
 
 NOALIAS = "noalias"
 """The signature's promise, after the type, of a pointer to memory behind no other argument."""
@@ -39,7 +43,8 @@ SCRATCH_ALIGNMENT_BYTES = 128
 class ParamInfo:
     """Describe a kernel parameter: its name and the launcher's promises about its value.
 
-    `divisibility` is a divisor of the argument (for a pointer: of its address in bytes). With
+    `divisibility` is a divisor of the argument (for a pointer: of its address in bytes). `bounds`
+    are the least and the greatest value of an integer, None if all of its type are possible. With
     `noalias` the kernel accesses the memory behind a pointer through no other parameter, unless
     both only read it. `source` is the launcher's value if it is not the argument called `name`: an
     expression such as "x.shape[0]", a tensor's extent, or "x", its address; or one of
@@ -52,6 +57,7 @@ class ParamInfo:
     source: str = ""
     tensor: TensorSource | None = None
     noalias: bool = False
+    bounds: tuple[int, int] | None = None
 
     @property
     def argument(self) -> str:

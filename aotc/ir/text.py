@@ -173,6 +173,7 @@ class _Printer:
             shown = [f"divisibility = {info.divisibility}"] if info.divisibility != 1 else []
             shown += [f"source = {self.literal(info.source)}"] if info.source else []
             shown += ["noalias = true"] if info.noalias else []
+            shown += [f"bounds = {self.literal(info.bounds)}"] if info.bounds else []
             if info.tensor is not None:
                 shown.append(f"tensor = {self.literal(astuple(info.tensor))}")
             facts = f" {{{', '.join(shown)}}}" if shown else ""
@@ -500,9 +501,11 @@ class _Parser:
         try:
             if "tensor" in facts:
                 facts["tensor"] = TensorSource(*facts["tensor"])
+            if "bounds" in facts:
+                facts["bounds"] = tuple(facts["bounds"])
             return name, type_, ParamInfo(name.text[1:], **facts)
         except TypeError:
-            raise self.fail("divisibility, source, tensor or noalias", start) from None
+            raise self.fail("divisibility, source, tensor, noalias or bounds", start) from None
 
     def kernel(self) -> Kernel:
         self.expect("kernel")

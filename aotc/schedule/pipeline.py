@@ -12,6 +12,7 @@ from aotc.ir.types import SharedType
 from aotc.schedule.analysis.register_budget import registers_of_thread, remark_registers
 from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
+from aotc.schedule.cleanup.fold_masks import fold_masks
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
 from aotc.schedule.cleanup.mark_references import mark_references
 from aotc.schedule.cleanup.merge_carried import merge_carried
@@ -33,6 +34,7 @@ from aotc.schedule.layout.decompose_reductions import decompose_reductions
 from aotc.schedule.layout.decompose_scans import decompose_scans
 from aotc.schedule.layout.expand_cluster_reductions import expand_cluster_reductions
 from aotc.schedule.layout.fit_copies import fit_copies
+from aotc.schedule.layout.guard_signs import guard_signs
 from aotc.schedule.layout.hoist_conversions import hoist_conversions
 from aotc.schedule.layout.legalize_dots import legalize_dots
 from aotc.schedule.layout.plan_conversions import plan_conversions
@@ -121,6 +123,13 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after `split_across_cluster` and `trim_dot_columns`, which count rows and
         # columns of dots as in the source.
         transpose_dots,
+        # Needs to run after accesses have become tensor copies: the extents of their tensors are read
+        # off masks, decided or not. It needs to run before layouts are assigned, and conditions of
+        # pipelined iterations added to masks.
+        fold_masks,
+        # Needs to run right before `assign_layouts`, which chooses widths by the signs, and after
+        # accesses have become tensor copies. Otherwise, these would be guarded for no width.
+        guard_signs,
         assign_layouts,
         # `assign_layouts` places conversions value by value; this pass moves them to where the
         # fewest bytes are converted.

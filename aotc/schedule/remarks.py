@@ -71,6 +71,10 @@ class Remark(_Template):
     WGMMA_IN_FLIGHT = "the loop's dots are by wgmma and stay in flight across iterations"
     WGMMA_AWAITED = "the loop's dots are by wgmma and each is waited for in its iteration"
     DOTS_REORDERED = "dots are issued before others are waited for, where they do not need them"
+    RESCALED_ALWAYS = (
+        "the sums of the softmax are rescaled in every iteration; `conditional_rescaling = true` keeps the "
+        "maximum of earlier ones while it serves, and rounds differently"
+    )
     MMA_PIPELINED = "a dot is in flight while the result of the one before is used"
     MMA_NOT_PIPELINED = "no dot is issued an iteration ahead: {reason}"
     # Warp roles.
@@ -128,6 +132,8 @@ class Reason(_Template):
     NARROW = "an access moves {width} bytes a thread, cp.async at least 4: {cause}"
     FEW_ELEMENTS = "the tile has too few elements for its threads; fewer warps or a larger block"
     NOT_CONTIGUOUS = "no axis is known to be contiguous"
+    SHORT_RUNS = "no more than {elems} neighbours are known to be contiguous"
+    SIGN_UNKNOWN = "a quotient or remainder in its address may be of a negative number"
     ROWS_NOT_ALIGNED = "rows are not known to begin at multiples of {size} bytes"
     MASK_DIFFERS = "its mask may differ between neighbours"
     # Dots to issue an iteration ahead.

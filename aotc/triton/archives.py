@@ -120,11 +120,13 @@ class Archives:
 
     def _name(self, function: Any) -> tuple[str, str]:
         """Return a jitted function's key in archives: name and digest of its file or extract."""
-        if not has_other_source(function):
+        is_replaced = has_other_source(function)
+        if not is_replaced:
             by_file = identity(function.fn)
             if by_file in self._found:
                 return by_file
-        extracted = extract_identity(function) if function.fn.__name__ in self._functions else None
+        is_named = is_replaced or function.fn.__name__ in self._functions
+        extracted = extract_identity(function) if is_named else None
         return extracted if extracted in self._found else identity(function.fn)
 
     def kernels_of(self, function: Any) -> tuple[list[ArchivedKernel], str]:

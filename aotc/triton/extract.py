@@ -62,7 +62,12 @@ def extract(function: Any) -> Extract:
     """
     extractor = _Extractor()
     extractor.file_of(_innermost(function))
-    return Extract(_innermost(function).fn.__name__, extractor.files)
+    return Extract(_name_of(source_of(_innermost(function))), extractor.files)
+
+
+def extracted_name(file: str) -> str:
+    """Return the name of the function of an extract's file."""
+    return file.removesuffix(".py").rpartition("_")[0]
 
 
 def is_extract(file: str, digest: str) -> bool:
@@ -95,10 +100,11 @@ class _Extractor:
             return self._modules[id(inner)]
         self._modules[id(inner)] = ""
         source = source_of(function)
+        function_name = _name_of(source)
         scope = _scope_of(inner)
         lines: list[str] = []
         for name, attributes in _outer_names(ast.parse(source)).items():
-            if name == inner.__name__ or name not in scope:
+            if name == function_name or name not in scope:
                 continue
             binding = self._binding(name, scope[name], attributes)
             if not binding and name in inner.__code__.co_freevars:
@@ -111,7 +117,7 @@ class _Extractor:
             + "".join(f"{line}\n" for line in lines)
             + f"\n\n@triton.{'jit' if is_jit else 'constexpr_function'}\n{source}"
         )
-        module = f"{inner.__name__}_{hashlib.sha256(text.encode()).hexdigest()[:_NAME_DIGITS]}"
+        module = f"{function_name}_{hashlib.sha256(text.encode()).hexdigest()[:_NAME_DIGITS]}"
         self.files[f"{module}.py"] = text
         self._modules[id(inner)] = module
         return module
@@ -150,8 +156,7 @@ class _Extractor:
             module = self.file_of(function)
         except (OSError, ValueError, TypeError):
             return ""
-        function_name = getattr(function, "fn", function).__name__
-        return f"from {module} import {function_name} as {name}" if module else ""
+        return f"from {module} import {extracted_name(module)} as {name}" if module else ""
 
 
 def _innermost(value: Any) -> Any:
@@ -169,6 +174,12 @@ def source_of(function: Any) -> str:
             "".join(inspect.getsourcelines(getattr(function, "fn", function))[0])
         )
     return _without_decorators(source)
+
+
+def _name_of(source: str) -> str:
+    """Return the name in a function's source: a program may give a function another source."""
+    name = re.match(r"def\s+(\w+)", source)
+    return name[1] if name else ""
 
 
 def _without_decorators(source: str) -> str:
@@ -276,6 +287,8 @@ def _triton_path(value: Any) -> str:
     if "libdevice" in parts:
         return ".".join([_LIBDEVICE, *parts[parts.index("libdevice") + 1 :]])
     if parts[:2] != ["triton", "language"] or len(parts) <= 3 or isinstance(value, ModuleType):
+        return path
+    if parts[2] == "target_info":
         return path
     if "extra" in parts:
         return path if len(parts) <= 4 else f"triton.language.extra.cuda.{parts[-1]}"

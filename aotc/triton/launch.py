@@ -318,7 +318,7 @@ class Launcher(_native.Launcher):
             bound = {name: _nest(keys, bound) for name, keys in self._nested.items()}
         if reason == _OTHER_CONSTANTS:
             reason = f"{reason}: {self._built()}"
-        return not_in_archive(self.function.fn, self.constexprs, bound, settings, reason)
+        return not_in_archive(self.function, self.constexprs, bound, settings, reason)
 
     def _built(self) -> str:
         """Return the constants and configs of a function's kernels, the first few."""

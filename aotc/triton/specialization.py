@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aotc.runtime import NotFoundError
 from aotc.triton.archives import extract_identity, identity, manifest_name
+from aotc.triton.extract import has_other_source
+from aotc.tuple_constant import tuple_of, tuple_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -146,6 +148,8 @@ def is_same_constant(passed: Any, built: Any) -> bool:
     """Return whether a launch's constant equals a kernel's."""
     if is_function(passed) and isinstance(built, tuple):
         return built in (identity(passed.fn), extract_identity(passed))
+    if isinstance(built, str) and (text := tuple_text(constant(passed))):
+        return text == tuple_text(tuple_of(built))
     is_dtype = type(getattr(passed, "value", passed)).__name__ == "dtype"
     passed, built = constant(passed), constant(built)
     if isinstance(built, str):
@@ -199,11 +203,14 @@ def argument_type(value: Any, function_text: Callable[[Any], Any] = _function_te
 def _constant_text(value: Any) -> Any:
     if hasattr(value, "fn"):
         return manifest_name(value.fn)
-    return constant(value)
+    return tuple_text(constant(value)) or constant(value)
 
 
-def unsaid(function: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -> str:
+def unsaid(jitted: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -> str:
     """Return the part of a launch a manifest cannot express, "" if none."""
+    function = jitted.fn
+    if has_other_source(jitted):
+        return f"{function.__qualname__} was given another source; aotc record extracts it"
     captured = ", ".join(function.__code__.co_freevars)
     if captured:
         return f"{function.__qualname__} captures {captured}; aotc record extracts it"
@@ -219,7 +226,8 @@ def unsaid(function: Any, passed: Mapping[str, Any], constexprs: frozenset[str])
 def _is_constant_said(value: Any) -> bool:
     if is_function(value):
         return not value.fn.__code__.co_freevars
-    return constant(value) is None or isinstance(constant(value), (bool, int, float, str))
+    plain = constant(value)
+    return plain is None or isinstance(plain, (bool, int, float, str)) or bool(tuple_text(plain))
 
 
 def _is_type_said(value: Any) -> bool:
@@ -246,13 +254,14 @@ def _function_value(value: Any, function: Any) -> str:
 
 
 def not_in_archive(
-    function: Any,
+    jitted: Any,
     constexprs: frozenset[str],
     passed: Mapping[str, Any],
     options: Mapping[str, Any],
     reason: str,
 ) -> NotInArchiveError:
     """Return the error for a missing launch: kernel, specialisation, manifest rows."""
+    function = jitted.fn
     arguments = {name: argument_type(v) for name, v in passed.items() if name not in constexprs}
     constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
     requested = {name: value for name, value in options.items() if value is not None}
@@ -266,7 +275,7 @@ def not_in_archive(
         f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
         f"{f' with {settings}' if settings else ''} is in no archive: {reason}\n"
     )
-    problem = unsaid(function, passed, constexprs)
+    problem = unsaid(jitted, passed, constexprs)
     rows: list[str] = []
     if problem:
         text += f"no row of a manifest can cover it: {problem}"

@@ -62,8 +62,9 @@ class Bench:
         try:
             content = read_regular(Path(path), LIMITS.file_bytes)
         except OSError as error:
-            raise ArchiveError("IO", f"cannot read it: {error.strerror or error}") from None
-        archive = archives.decode(content)
+            raise ArchiveError("IO", f"cannot read {path}: {error.strerror or error}") from None
+        with archives.of_file(path):
+            archive = archives.decode(content)
         names = [kernel.name for kernel in archive.kernels]
         for shape in shapes.shapes:
             for name in shape.kernels:

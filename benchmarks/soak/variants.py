@@ -430,7 +430,8 @@ class _Builder:
         roots = (*subject.grid, *subject.guards, *_expressions(subject))
         named = {name for root in roots for name in expression.free_names(root)}
         values = {n: v for n, v in subject.values.items() if n not in CONFIG_KEYS or n in named}
-        return (tile_ir, guards, subject.grid, subject.guards, *sorted(values.items()))
+        rounding = subject.values.get("conditional_rescaling", 0)
+        return (tile_ir, guards, subject.grid, subject.guards, rounding, *sorted(values.items()))
 
 
 # Config attributes in a kernel's head: the interpreter has no threads.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
+from pathlib import Path
 
 import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
-from aotc.backend.ptxas import fall_back
+from aotc.backend.ptxas import FewRegistersError, fall_back
 from aotc.backend.result_cache import ResultCache
 from aotc.ir.diagnostics import HostError, IRError, ManifestError
 from aotc.package.archive.elf import check_cubin, toolchain_of
@@ -117,6 +119,16 @@ def test_a_tool_takes_its_memory_in_large_pages_unless_the_user_says_otherwise(
 def test_an_error_shows_its_line() -> None:
     with pytest.raises(IRError, match=r"status 255[\s\S]*line 4[\s\S]*4: \.visible .* nonsense"):
         assemble(EMPTY.replace("ret;", "nonsense;"), SM_90)
+
+
+def test_a_failed_allocation_of_registers_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = "ptxas fatal : (C7600) Register allocation failed with register count of '112'."
+    fake_ptxas(tmp_path, monkeypatch, f'echo "{report}"; exit 255\n')
+    with pytest.raises(FewRegistersError) as caught:
+        assemble(EMPTY, SM_90)
+    assert (caught.value.needed, caught.value.available) == (None, 112)
 
 
 def test_performance_warnings_are_kept() -> None:
@@ -260,6 +272,14 @@ def test_a_long_kernel_is_optimised_less(count: int, level: str) -> None:
     assert (made.level, made.crash) == (level, "")
 
 
+@pytest.mark.parametrize(("count", "level"), [(512, ""), (513, "-Ofc=max")])
+def test_a_kernel_of_many_blocks_is_optimised_least(count: int, level: str) -> None:
+    blocks = "".join(f"$L__BB0_{i}:\nadd.u32 %r1, %r1, {i};\n" for i in range(count))
+    body = "{ .reg .b32 %r<2>;\nmov.b32 %r1, 0;\n" + blocks + "ret;\n}\n"
+    assembly = assemble(HEADER + f".visible .entry k()\n{body}", SM_90)
+    assert (assembly.level, assembly.crash) == (level, "")
+
+
 def test_registers_are_allocated_in_another_way_first(tmp_path, monkeypatch) -> None:
     crashing_ptxas(tmp_path, monkeypatch, CRASHES["internal"][0], "*level=10*")
     made = assemble(EMPTY, SM_90)
@@ -366,6 +386,19 @@ def test_disassembly(target) -> None:
 def test_what_is_no_cubin_is_refused() -> None:
     with pytest.raises(IRError, match="nvdisasm failed"):
         disassemble(b"nonsense")
+
+
+def test_targets_of_indirect_jumps_are_listed() -> None:
+    body = HEADER + (
+        ".visible .entry k(.param .u64 p) {\n .reg .b64 %rd<2>; .reg .b32 %r<3>;\n"
+        " ld.param.b64 %rd1, [p];\n mov.u32 %r1, %tid.x;\n and.b32 %r1, %r1, 3;\n"
+        " T: .branchtargets A, B, C, D;\n brx.idx %r1, T;\n"
+        " A: st.global.b32 [%rd1], %r1; ret;\n B: st.global.b32 [%rd1+4], %r1; ret;\n"
+        " C: atom.global.add.u32 %r2, [%rd1], %r1; bar.sync 0; ret;\n"
+        " D: st.global.b32 [%rd1+8], %r1; bar.sync 0; ret;\n}\n"
+    )
+    (jump,) = re.findall(r"BRX .*", disassemble(assemble(body, SM_90).cubin))
+    assert jump.count(".L_x_") == 4
 
 
 @pytest.mark.parametrize("toolchain", TOOLCHAINS)

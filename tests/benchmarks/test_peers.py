@@ -58,37 +58,3 @@ def test_no_peer_comes_after_its_own_operands_or_always_after_the_same_peer(
             if other == name
         }
         assert before == set(names)
-
-
-def test_the_best_candidates_of_peers_run_in_turn(
-    peers: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    took = {name: (lambda: None) for name in ("fast", "slow", "other")}
-    milliseconds = {took["fast"]: 2.0, took["slow"]: 3.0, took["other"]: 5.0}
-
-    def measured(launch, launches: int, *, ahead: bool) -> float:
-        assert ahead
-        return milliseconds[launch]
-
-    monkeypatch.setattr(peers, "milliseconds", measured)
-    candidates = {
-        "aotc": {name: took[name] for name in ("slow", "fast")},
-        "triton": {"other": took["other"]},
-        "absent": {},
-    }
-    rates = peers.rates_in_turn(candidates, 1e10, trials=3, rounds=5, launches=1)
-    assert rates == {"aotc": 5.0, "triton": 2.0, "aotc/triton": 2.5}
-    assert capsys.readouterr().out.count("slow") == 1
-
-
-def test_what_triton_cannot_launch_is_said_and_left_out(
-    peers: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused() -> None:
-        raise MemoryError("shared memory: 300000 of 232448 bytes")
-
-    assert peers.triton_holds("128x64", lambda: None)
-    assert not peers.triton_holds("256x256", refused)
-    assert capsys.readouterr().err == (
-        "    Triton: 256x256: MemoryError shared memory: 300000 of 232448 bytes\n"
-    )

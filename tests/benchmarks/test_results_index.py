@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benchmarks.harness.__main__ import options_of
+from benchmarks.harness.registry import selected
 
 results_index = importlib.import_module("benchmarks.results_index")
 
@@ -17,7 +21,7 @@ _RUN: dict[str, Any] = {
     "title": "A run",
     "card": "H200",
     "date": "2026-11-28",
-    "command": ["python benchmarks/hopper.py A.aotc"],
+    "command": ["python benchmarks/verify.py A.aotc"],
     "unit": "µs",
     "rows": [{"work": "M = 1", "figure": 1200, "ratios": {"Triton": 1.5}}],
 }
@@ -35,16 +39,33 @@ def test_commands_name_scripts_that_exist() -> None:
     files = re.findall(r"(?:benchmarks|examples|kernels)/[\w/]+\.(?:py|toml)", commands)
     modules = [name.replace(".", "/") for name in re.findall(r"-m (benchmarks[\w.]+)", commands)]
     missing = [path for path in files if not (_ROOT / path).exists()]
-    missing += [name for name in modules if not (_ROOT / f"{name}.py").exists()]
+    missing += [
+        name
+        for name in modules
+        if not (_ROOT / f"{name}.py").exists() and not (_ROOT / name / "__main__.py").exists()
+    ]
     assert missing == []
     assert len(files) > 50
+
+
+def test_commands_of_the_harness_name_items_and_rows() -> None:
+    runs = results_index.runs_of(results_index.RESULTS)
+    commands = [shlex.split(text) for run in runs for text in run["command"]]
+    of_harness = [words[3:] for words in commands if words[1:3] == ["-m", "benchmarks.harness"]]
+    assert len(of_harness) > 30
+    for words in of_harness:
+        options = options_of(words)
+        workloads = selected(options.family, options.items, options.only)
+        assert workloads, words
+        peers = {"Triton", *(name for w in workloads for name in (*w.peers, *w.rivals))}
+        assert {*(options.peers or ())} <= peers, words
 
 
 def test_a_row_shows_figure_unit_ratios_card_and_date() -> None:
     text = results_index.page([_RUN])
     assert "| **A run** | | | H200 | 2026-11-28 |" in text
     assert "| M = 1 | 1,200 µs | Triton 1.50 | | |" in text
-    assert "- A run: `python benchmarks/hopper.py A.aotc`." in text
+    assert "- A run: `python benchmarks/verify.py A.aotc`." in text
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,8 @@ def test_a_wrong_manifest_as_json(folder: Path, run: Any) -> None:
         (["build", "--target", "sm_90"], "did you mean 'sm_90a'?"),
         (["build", "--kernel", "ad"], "did you mean 'add'?"),
         (["inspect", "missing.aotc"], "cannot read missing.aotc"),
-        (["inspect", "kernels.toml"], "FORMAT"),
+        (["inspect", "kernels.toml"], "kernels.toml: error: not an archive"),
+        (["report", "kernels.toml"], "kernels.toml: error: not an archive"),
     ],
 )
 def test_what_is_not_there_exits_with_1(run: Any, args: list[str], message: str) -> None:
@@ -243,7 +244,8 @@ def test_what_is_not_there_exits_with_1(run: Any, args: list[str], message: str)
 def test_wrong_usage_exits_with_2(run: Any, args: list[str]) -> None:
     code, out, err = run(*args)
     assert (code, out) == (cli.EXIT_USAGE, "")
-    assert "Error: " in err
+    assert err.startswith("error: ")
+    assert "  help: aotc " in err
 
 
 @pytest.mark.slow
@@ -354,7 +356,7 @@ def test_init_writes_over_nothing(folder: Path, run: Any) -> None:
     (folder / "k.py").write_text("import triton\n@triton.jit\ndef add(x_ptr): pass\n")
     code, out, err = run("init", "k.py")
     assert (code, out) == (1, "")
-    assert "kernels.toml is there already: give another -o, or --force" in err
+    assert err == "error: kernels.toml exists\n  help: give another -o, or --force\n"
     assert (folder / "kernels.toml").read_text() == before
     code, out, _ = run("init", "k.py", "-o", "-")
     assert (code, out.splitlines()[6]) == (0, 'name = "k"')
@@ -402,9 +404,9 @@ def test_inspect_shows_a_table(run: Any) -> None:
     lines = out.splitlines()
     assert lines[0].startswith("demo 0.1.0 | 1 kernel | 2 variants | sm_90a | ")
     assert lines[1].startswith("aotc 0.1.0; llvmlite ")
-    assert lines[2:4] == ["", "add"]
-    assert lines[5].split()[:3] == ["target", "types", "config"]
-    assert lines[6].split()[:3] == ["sm_90a", "fp16", "num_warps=4"]
+    assert lines[2:5] == ["drivers of CUDA 13.0 (R580) and later", "", "add"]
+    assert lines[6].split()[:3] == ["target", "types", "config"]
+    assert lines[7].split()[:3] == ["sm_90a", "fp16", "num_warps=4"]
 
 
 @pytest.mark.usefixtures("folder")
@@ -442,11 +444,11 @@ def dumped(monkeypatch: pytest.MonkeyPatch) -> list[CompileRequest]:
     """Record the requests of `aotc dump` to the compiler."""
     requests: list[CompileRequest] = []
 
-    def stage_text(request: CompileRequest, stage: str) -> str:
+    def stage_content(request: CompileRequest, stage: str) -> str:
         requests.append(request)
         return {"ptx": ".version 8.8\n", "tile": "t"}[stage]
 
-    monkeypatch.setattr("aotc.stages.stage_text", stage_text)
+    monkeypatch.setattr("aotc.stages.stage_content", stage_content)
     return requests
 
 
@@ -519,7 +521,7 @@ def test_a_variant_of_an_archive(run: Any) -> None:
         assert "add sm_90a T=fp32 num_warps=4" in err
         code, _, err = run(command[0], "none.aotc", *command[1:])
         assert code == cli.EXIT_WRONG
-        assert "none.aotc: IO: cannot read none.aotc" in err
+        assert "error: cannot read none.aotc: No such file" in err
 
 
 def test_explain_prints_text_or_json(run: Any) -> None:
@@ -538,6 +540,3 @@ def test_explain_prints_text_or_json(run: Any) -> None:
     code, out, _ = run("explain", kernel, "--target", "sm_80", *args, "--json")
     assert code == 0
     assert json.loads(out)["occupancy"]["limited_by"] == "threads"
-    code, _, err = run("explain", kernel)
-    assert code == cli.EXIT_WRONG
-    assert "expected a type for argument 'x_ptr' of vector_add_kernel" in err

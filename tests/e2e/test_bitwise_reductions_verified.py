@@ -13,11 +13,11 @@ from aotc.config import Config
 from aotc.ir.diagnostics import CompileError
 from aotc.target import TARGETS
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 SOURCE = """
 import triton
 import triton.language as tl
-
-pytestmark = pytest.mark.usefixtures("one_worker")
 
 @triton.jit
 def _and(a, b):

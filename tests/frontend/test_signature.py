@@ -7,6 +7,7 @@ import pytest
 
 from aotc.frontend import heuristic_problems, kernel_parameters
 from aotc.ir.diagnostics import CompileError
+from aotc.ir.dialects import tile
 from tests.frontend.conftest import Sources
 
 TEXT = """
@@ -143,6 +144,18 @@ def test_what_heuristics_cannot_know(sources: Sources, expression: str) -> None:
 def test_num_warps_as_a_parameter(sources: Sources) -> None:
     text = "@triton.jit\ndef k(num_warps: tl.constexpr):\n    tl.static_print(num_warps)\n"
     assert sources.translate(text, num_warps=2).prints == ("2",)
+
+
+def test_a_tuple_among_the_constants_is_a_text(sources: Sources) -> None:
+    text = (
+        "@triton.jit\ndef k(p, SHAPE: tl.constexpr, KIND: tl.constexpr):\n"
+        "    n: tl.constexpr = SHAPE[1] if SHAPE[0][1] is None else 4\n"
+        "    tl.store(p + tl.arange(0, n), tl.zeros([n], KIND[0]))\n"
+    )
+    constants = {"SHAPE": "((1, None), 32)", "KIND": "('fp32',)"}
+    kernel = sources.translate(text, {"p": "*fp32"}, constants).kernel
+    (store,) = (op for op in kernel.walk() if isinstance(op, tile.Store))
+    assert str(store.value.type) == "tile<32xfp32>"
 
 
 def test_none_for_a_pointer(sources: Sources) -> None:

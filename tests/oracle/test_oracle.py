@@ -70,8 +70,9 @@ def _record(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @_needs_triton
-def test_what_is_recorded_is_what_triton_says() -> None:
-    process = _record("--check")
+@pytest.mark.parametrize("every", [pytest.param("1", marks=pytest.mark.exhaustive), "5"])
+def test_the_recording_is_of_triton(every: str) -> None:
+    process = _record("--check", "--every", every)
     assert process.returncode == 0, process.stdout + process.stderr
 
 

@@ -95,7 +95,8 @@ def _build_with_cmake(directory: Path, sanitizers: str) -> Build:
         "-DAOTC_BUILD_TESTS=ON",
         "-DCMAKE_BUILD_TYPE=None",
     ]
-    strict = ["-DAOTC_WARNINGS_ARE_ERRORS=ON", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O1"]
+    # Without optimization they compile in half the time; `_build_with_cc` has its warnings.
+    strict = ["-DAOTC_WARNINGS_ARE_ERRORS=ON", "-DCMAKE_C_FLAGS=-O0", "-DCMAKE_CXX_FLAGS=-O0"]
     _run([CMAKE, "-S", RUNTIME, "-B", directory, "-DAOTC_WITH_ZSTD=OFF", *options, *strict])
     build = [CMAKE, "--build", directory, "-j", str(os.cpu_count() or 1), "--target"]
     return Build(directory / "tests", lambda program: _run([*build, program]))

@@ -16,12 +16,12 @@ from aotc.schedule.analysis.index_limits import note_index_limits
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.schedule.shared_memory.check_resources import check_resources
-from tests.support.repeated_kernels import KERNELS, repeated
+from tests.support.repeated_kernels import KERNELS, NESTS, repeated
 
 # Deep enough for a compile of nested blocks, and too little for a frame for each of COUNT operations.
 STACK = 130
 COUNT = 150
-BOUNDED = ("returns", "arms", "nested loops")
+BOUNDED = ("returns", "arms", *NESTS)
 """Blocks in blocks: the frontend bounds their depth."""
 
 

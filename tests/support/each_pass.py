@@ -32,14 +32,19 @@ def check_each_pass(
 
     `outputs` interprets a kernel on fresh arguments; it is told whether to look for races.
     """
-    has_barriers = True
+    has_barriers, last = True, ("", True)  # of the kernel last compared
 
     def compare(name: str, current: Kernel) -> None:
-        nonlocal has_barriers
+        nonlocal has_barriers, last
         if name in (SHARED_FROM, BARRIERS_COME_WITH):
             has_barriers = name == BARRIERS_COME_WITH
         if passes is not None and name not in passes:
             return
+        # Most passes leave most kernels as they are, and printing is quicker than running.
+        state = print_kernel(current), has_barriers
+        if state == last:
+            return
+        last = state
         for number, (want, actual_array) in enumerate(
             zip(expected, outputs(current, has_barriers), strict=True)
         ):

@@ -26,7 +26,7 @@ FUNCTIONS_EMULATED = 4  # of a file
 KERNELS = 8  # of an end-to-end test
 EXAMPLES = 20  # of a Hypothesis test without a count of its own; else Hypothesis' default
 _T = TypeVar("_T")
-_EMULATED_FILE = re.compile(r"_(emulated|verified)$|^test_(descriptor|function)_kernels$")
+_EMULATED_FILE = re.compile(r"_(emulated|verified)$")
 
 
 def mark_emulated(items: Sequence[pytest.Item]) -> None:
@@ -62,7 +62,7 @@ def choose(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     wholes: dict[Hashable, list[pytest.Item]] = defaultdict(list)
     for item in cases:
         if item.get_closest_marker("emulated"):
-            wholes[item.path].append(item)
+            wholes[item.path if _manifest(item) is None else _function(item)].append(item)
         elif _is_of_kernels(item):
             wholes[_function(item)].append(item)
     limits = {
@@ -77,7 +77,16 @@ def choose(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def _function(item: pytest.Item) -> tuple[Hashable, ...]:
-    return (item.path, getattr(item, "originalname", item.name), getattr(item, "cls", None))
+    name = getattr(item, "originalname", item.name)
+    return (item.path, name, getattr(item, "cls", None), _manifest(item))
+
+
+def _manifest(item: pytest.Item) -> str | None:
+    """Return the argument `manifest` of an emulated test: a test for each is run."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or not item.get_closest_marker("emulated"):
+        return None
+    return callspec.params.get("manifest")
 
 
 def _group(item: pytest.Item) -> Hashable:

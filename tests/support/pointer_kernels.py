@@ -100,6 +100,18 @@ MAPPED = {
         setup="wrapped = a_ptr + (m % M)[:, None] * stride_am + k[None, :]",
         holds=lambda m, k: m % 16 == 0 and k % 8 == 0,
     ),
+    "clamped": Case(
+        "tl.load(clamped + start, mask=in_k[None, :], other=0.0)",
+        setup="clamped = a_ptr + tl.where(in_m, m, 0)[:, None] * stride_am + k[None, :]",
+    ),
+    "clamped and carried": Case(
+        "tl.load(a_ptrs, mask=in_k[None, :], other=0.0)",
+        setup="a_ptrs = a_ptr + (tl.where(m < M, m, 0) * stride_am)[:, None] + k[None, :]",
+    ),
+    "clamped columns": Case(
+        "tl.load(clamped + start, mask=in_k[:, None], other=0.0).T",
+        setup="clamped = a_ptr + tl.where(in_m, m, 0)[None, :] * stride_am + k[:, None]",
+    ),
     "turned": Case(
         "tl.load(a_ptrs, mask=in_m[None, :] & in_k[:, None], other=0.0).T",
         setup="a_ptrs = a_ptr + m[None, :] * stride_am + k[:, None]",

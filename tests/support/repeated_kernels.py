@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from aotc.compiler import CompileRequest, compile_request
 
@@ -47,11 +48,15 @@ def _in_rows(line: str, before: str = "v = c * 1.0") -> str:
     return HEAD + "".join(f"    {row}\n" for row in lines) + TAIL
 
 
-def _nested(n: int) -> str:
+def _nested(outer: str, inner: str, last: str, n: int) -> str:
+    """Return a nest of loops, with statements in each before and after the next, and in the innermost."""
     depth = min(n, 18)
     lines = ["    v = tl.load(x + c, mask=m)\n"]
-    lines += [f"{'    ' * (i + 1)}for i{i} in range(n):\n" for i in range(depth)]
-    lines += [f"{'    ' * (depth + 1)}v = v * 0.5 + i0\n" for _ in range(max(1, n // depth))]
+    for i in range(depth):
+        lines += [f"{'    ' * (i + 1)}for i{i} in range(n):\n"]
+        lines += [f"{'    ' * (i + 2)}{outer}\n"] * bool(outer)
+    lines += [f"{'    ' * (depth + 1)}{inner}\n" for _ in range(max(1, n // depth))]
+    lines += [f"{'    ' * (i + 2)}{last}\n" for i in reversed(range(depth)) if last]
     return HEAD + "".join(lines) + TAIL
 
 
@@ -61,6 +66,17 @@ def _carried(n: int) -> str:
     lines += [f"    tl.store(out + {i} * n + c, v{i}, mask=m)\n" for i in range(n)]
     return HEAD + "".join(lines)
 
+
+NESTS = {
+    "nested loops": ("", "v = v * 0.5 + i0", ""),
+    "nested stores": ("", "tl.store(out + c, tl.load(out + c + 1) + v)", ""),
+    "nested loads": ("v += tl.load(out + i0 + c)", "tl.store(out + c * 3, v)", ""),
+    "nested copies": ("v += tl.load(out + c + i0)", "v += 1.0", "tl.store(out + c * 5, v)"),
+    "nested sums": ("v = v / tl.sum(v, axis=0)", "v += 1.0", "v = v * tl.max(v, axis=0)"),
+    "innermost sums": ("", "v = v / tl.sum(v, axis=0)", ""),
+    "nested atomics": ("v += tl.load(out + c + i0)", "tl.atomic_add(out + c, v)", ""),
+}
+"""Statements of each loop of a nest, of the innermost, and of each loop after the next."""
 
 KERNELS: dict[str, Callable[[int], str]] = {
     "elementwise": lambda _: _unrolled("v = v * 0.5 + i"),
@@ -122,7 +138,7 @@ KERNELS: dict[str, Callable[[int], str]] = {
         + "".join(f"    elif n == {i + 1}:\n        v = v + {i}\n" for i in range(n))
         + TAIL
     ),
-    "nested loops": _nested,
+    **{name: partial(_nested, *statements) for name, statements in NESTS.items()},
     "indices": lambda _: _unrolled(
         "c = tl.where(c > n, c - i, c ^ n)",
         before="v = 0.0",

@@ -25,7 +25,7 @@ import tomli
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "aotc.runtime._native"
 VARIABLE = "AOTC_SANITIZED"
-_FLAGS = ("-g1", "-O1", "-fno-omit-frame-pointer", "-fPIC", "-UNDEBUG")
+_FLAGS = ("-g1", "-O0", "-fno-omit-frame-pointer", "-fPIC", "-UNDEBUG")
 _SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _CC = os.environ.get("CC", "cc")
 

@@ -193,6 +193,71 @@ def attend(x_ptr, v_ptr, out_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def chained_dots(x_ptr, y_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store (x @ y) @ y, both products in tf32."""
+    at = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    y = tl.load(y_ptr + at)
+    tl.store(out_ptr + at, tl.dot(tl.dot(tl.load(x_ptr + at), y), y))
+
+
+@triton.jit
+def sequence_sums(x_ptr, starts_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store the sum of each sequence of x; it starts where the one before ends."""
+    row = tl.program_id(0)
+    start, end = tl.load(starts_ptr + row), tl.load(starts_ptr + row + 1)
+    total = tl.zeros([BLOCK], tl.int32)
+    for at in range(start, end, BLOCK):
+        i = at + tl.arange(0, BLOCK)
+        total += tl.load(x_ptr + i, mask=i < end, other=0)
+    tl.store(out_ptr + row, tl.sum(total))
+
+
+@triton.jit
+def rows_before(x_ptr, rows_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store the row of x that lies as far before the second as `rows_ptr` says."""
+    i = tl.arange(0, BLOCK)
+    row = 1 - tl.load(rows_ptr + tl.program_id(0))
+    tl.store(out_ptr + tl.program_id(0) * n + i, tl.load(x_ptr + row * n * 1024 + i), mask=i < n)
+
+
+@triton.jit
+def rows_at_addresses(addresses_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Store a row of integers behind each address."""
+    i = tl.arange(0, BLOCK)
+    row = tl.load(addresses_ptr + tl.program_id(0)).to(tl.pointer_type(tl.int32))
+    tl.store(out_ptr + tl.program_id(0) * n + i, tl.load(row + i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def swizzled(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Negate x; programs take tiles column by column, and start again after the last one."""
+    down = tl.cdiv(n_rows, BLOCK)
+    tile = tl.program_id(0) % (down * tl.cdiv(n_cols, BLOCK))
+    row = tile % down * BLOCK + tl.arange(0, BLOCK)[:, None]
+    col = tile // down * BLOCK + tl.arange(0, BLOCK)[None, :]
+    mask = (row < n_rows) & (col < n_cols)
+    tl.store(out_ptr + row * stride + col, -tl.load(x_ptr + row * stride + col, mask=mask), mask)
+
+
+@triton.jit
+def lower_pairs(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Store x for each pair of 4 tiles, the first one after the second; a program is a pair."""
+    first, second = tl.program_id(0) // 4, tl.program_id(0) % 4
+    if first > second:
+        i = tl.arange(0, BLOCK)
+        tl.store(out_ptr + tl.program_id(0) * BLOCK + i, tl.load(x_ptr + first * BLOCK + i))
+
+
+@triton.jit
+def tile_sums(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store the sum of each tile; only of whole tiles is it defined."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(x_ptr + row * stride + col, mask=(row < n_rows) & (col < n_cols))
+    tl.store(out_ptr + tl.program_id(0) * 64 + tl.program_id(1), tl.sum(x))
+
+
+@triton.jit
 def next_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
     """Store each row of x plus 1 as the next row of out; out may be x."""
     i = tl.arange(0, BLOCK)

@@ -45,11 +45,22 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     "halved_and_spread": {"x_ptr": "*fp32", "out_ptr": "*fp32"},
     "turned": {"x_ptr": "*i32", "out_ptr": "*i32"},
     "attend": {"x_ptr": "*fp32", "v_ptr": "*fp16", "out_ptr": "*fp32"},
+    "chained_dots": {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32"},
+    "sequence_sums": {"x_ptr": "*i32", "starts_ptr": "*i64", "out_ptr": "*i32"},
+    "rows_before": {"x_ptr": "*i32", "rows_ptr": "*i32", "out_ptr": "*i32", "n": "i32"},
+    "rows_at_addresses": {"addresses_ptr": "*i64", "out_ptr": "*i32", "n": "i32"},
     "next_rows": {
         "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
     },
     "shifted": {"x_ptr": "*i32", "out_ptr": "*i32"},
     "tiles": {
+        "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
+    },
+    "tile_sums": {
+        "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
+    },
+    "lower_pairs": {"x_ptr": "*i32", "out_ptr": "*i32"},
+    "swizzled": {
         "x_ptr": "*i32", "out_ptr": "*i32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
     },
     "causal_sums": {

@@ -397,7 +397,8 @@ MISSES = [
     ("ops.add[(1,)](x, y, None, (3, (None, x)), 1, 0.5, BLOCK=64)", ""),
     ("ops.add[(1,)](x, y, [1], 32, 1, 0.5, BLOCK=64)", "bias is [1]"),
     ("ops.add[(1,)](x, y, (), 32, 1, 0.5, BLOCK=64)", ""),
-    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, 2))", "BLOCK is (1, 2)"),
+    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, 2))", ""),
+    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, [2]))", "BLOCK is (1, [2])"),
     ("ops.add[(1,)](Memory('torch.complex64'), y, None, 32, 1, 0.5, BLOCK=64)", "x is "),
     ("made[(1,)](x, 3)", "made.<locals>.kernel captures amount; aotc record extracts it"),
 ]
@@ -456,3 +457,14 @@ def test_a_dtype_may_be_written_as_python_does() -> None:
     for text in ("fp16", "torch.float16", "bf", "torch"):
         assert not is_same_constant(dtype(), text)
     assert not is_same_constant("bf16", "torch.bfloat16")
+
+
+def test_an_empty_grid_launches_nothing(launches: Any) -> None:
+    assert (
+        launches(f"""{START}
+for grid in ((0,), (3, 0), 0, lambda meta: (meta["n"] // 1000,)):
+    launched(lambda: ops.add[grid](x, y, None, 100, 1, 0.5, BLOCK=64))
+launched(lambda: ops.copy[lambda meta: (meta["n"] // 5000,)](x, y, 1000))
+""")
+        == [None] * 5
+    )

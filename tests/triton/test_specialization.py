@@ -43,9 +43,17 @@ class Level(IntEnum):
         (Mode.NAME, "text", True),
         (Level.HIGH, 3, True),
         (Level.HIGH, 4, False),
+        ((16, 32), "(16, 32)", True),
+        ((16, 32), "(16,32)", True),
+        ((16, 32), "(16, 33)", False),
+        ((True, 1), "(1, 1)", False),
+        ((16, (_torch_dtype("float16"), Level.HIGH)), "(16, ('fp16', 3))", True),
+        ([16, 32], "(16, 32)", False),
     ],
 )
-def test_dtypes_of_torch_and_members_of_enums(passed: Any, built: Any, is_same: bool) -> None:
+def test_dtypes_of_torch_members_of_enums_and_tuples(
+    passed: Any, built: Any, is_same: bool
+) -> None:
     assert is_same_constant(passed, built) == is_same
 
 

@@ -37,7 +37,7 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
     masks, fallbacks = access_masks(ctx, op), _others(ctx, op, element)
     addresses = ctx.raw(op.pointer)
     loaded: dict[int, str] = {}
-    holders = [0] if layout is None else first_holders(layout)
+    holders = [0] if layout is None else first_holders(layout, op.constancy)
     for head in range(0, len(holders), op.vector):
         group = range(head, head + op.vector)
         if holders[head] != head:

@@ -39,6 +39,7 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.rewrite import erase_dead
 from aotc.ir.types import BF16, FP32, I32, U32, ScalarType, TileType
 
 Combine = Callable[[Emitter, Sequence[Value]], Sequence[Value]]
@@ -60,6 +61,8 @@ def _combine_block(emit: Emitter, inputs: Sequence[Value], combine: Combine) -> 
     with emit.into(block):
         combined = combine(emit, block.args)
         emit(scf.Yield(combined))
+    for op in reversed([*block]):  # such as a tile made only to ask for its dtype
+        erase_dead(op)
     return block
 
 

@@ -473,8 +473,8 @@ def _formatted(frame: Frame, part: ast.FormattedValue) -> str:
     convert = {ord("r"): repr, ord("a"): ascii}.get(part.conversion)
     if convert is None and part.format_spec is None:
         return text_of(value)
-    if not isinstance(value, int | float | str):
-        raise mistake(f"an f-string formats numbers and texts, got {show(value)}")
+    if not isinstance(value, int | float | str):  # a dtype in the message of a static_assert
+        value, convert = text_of(value), None
     spec = "" if part.format_spec is None else frame.visit(part.format_spec)
     try:
         return format(value if convert is None else convert(value), str(spec))

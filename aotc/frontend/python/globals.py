@@ -52,6 +52,9 @@ from aotc.frontend.values import (
 from aotc.ir.diagnostics import CompileError, at, current_loc, did_you_mean
 from aotc.module_search import Search, find_module
 
+_MAX_BINDINGS = 4096
+"""Bindings of a name to evaluate: each may refer to the one before."""
+
 _FLOAT_LIMITS = {
     # name: (largest, smallest normal, distance from one to the next)
     "float16": (65504.0, 2.0**-14, 2.0**-10),
@@ -144,6 +147,11 @@ class Globals:
         candidates = bindings(file).get(name, ())
         if key in self._known and (len(candidates) < 2 or file.path not in self._current_lines):
             return self._known[key]
+        if len(candidates) > _MAX_BINDINGS:
+            raise mistake(
+                f"the global {name} is bound {len(candidates)} times, at most {_MAX_BINDINGS} are evaluated",
+                remedy="bind it once, or pass it as a constexpr argument",
+            )
         # In `f = triton.jit(f)` the right side refers to the previous binding.
         limit = self._in_progress.get(key)
         if limit == 0:

@@ -145,8 +145,8 @@ class Min(MinMax, opcode="arith.min", pure=True):
 class Max(MinMax, opcode="arith.max", pure=True):
     """Larger operand.
 
-    With `is_reference` it is a softmax shift: the kernel stores the same if elements are less by
-    whole numbers up to 15, each by another number each time.
+    With `is_reference` it is a softmax shift: the kernel stores the same, but for roundings, if
+    elements are less by numbers up to 15, each by another number each time.
     """
 
     is_reference: bool = attribute(default=False)

@@ -51,7 +51,8 @@ class Load(Op, opcode="gpu.load", effects=(reads(Resource.GLOBAL, of="pointer"),
 
     Registers `k*vector … k*vector+vector-1` of a thread are consecutive in memory, the first is
     aligned to the whole access, and they share one mask value. `prefetch_bytes` is the L2 prefetch
-    size; 0 leaves it to the cache.
+    size; 0 leaves it to the cache. In aligned runs of `constancy` elements along each axis, address,
+    mask and `other` are the same; a thread loads such elements once.
     """
 
     pointer: Value = operand()
@@ -62,6 +63,7 @@ class Load(Op, opcode="gpu.load", effects=(reads(Resource.GLOBAL, of="pointer"),
     eviction: str = attribute(default="")
     volatile: bool = attribute(default=False)
     prefetch_bytes: int = attribute(default=0)
+    constancy: tuple[int, ...] = attribute(default=())
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:

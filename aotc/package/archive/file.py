@@ -11,9 +11,10 @@ made the frames; a file is replaced whole or not at all. Format: `docs/reference
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -234,7 +235,19 @@ def read(path: Path) -> Archive:
 
     Raises: `ArchiveError` as `decode`, or IO.
     """
-    return decode(read_bytes(path))
+    with of_file(path):
+        return decode(read_bytes(path))
+
+
+@contextlib.contextmanager
+def of_file(path: str | Path) -> Generator[None]:
+    """Give the path of an archive to errors about its content."""
+    try:
+        yield
+    except ArchiveError as error:
+        if str(path) not in error.message:
+            error.path = str(path)
+        raise
 
 
 def read_bytes(path: Path) -> bytes:

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
+from aotc.ir.diagnostics import one_line
 from aotc.ir.expression import Binary, Expression, Integer, Name
 from aotc.package.archive.selection import Selection
 from aotc.target import ON_CHIP
@@ -55,12 +56,20 @@ DTYPE_CODES: Mapping[str, int] = {name: code for code, name in enumerate(DTYPE_B
 
 
 class ArchiveError(Exception):
-    """An archive cannot be read or written; `kind` is the status of the C library."""
+    """An archive cannot be read or written; `kind` is the status of the C library.
 
-    def __init__(self, kind: ErrorClass, message: str) -> None:
+    `path` is the archive's file, "" if the message names it or there is none.
+    """
+
+    def __init__(self, kind: ErrorClass, message: str, path: str = "") -> None:
         super().__init__(f"{kind}: {message}")
         self.kind: ErrorClass = kind
         self.message = message
+        self.path = path
+
+    def render(self) -> str:
+        """Return the report in the form of a `DiagnosticError`."""
+        return one_line(f"{self.path}: error: {self.message}".removeprefix(": "))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,14 @@ from the archive built of it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from aotc.ir import expression
+from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Expression
 from aotc.package.archive.index import Kernel, Variant, null_test
+
+_MAX_LISTED = 8
 
 
 def value_text(value: object) -> str:
@@ -19,6 +24,25 @@ def value_text(value: object) -> str:
 def member_label(label: str, condition: Expression | None) -> str:
     """Return a variant's label; it tells the two kernels of one config apart."""
     return label if condition is None else f"{label} with tensor maps"
+
+
+def one_label(labels: Collection[str], words: str, of: str) -> str:
+    """Return the label `words`, or the only label with all of them.
+
+    Raises: ManifestError if there is none, or several.
+    """
+    if words in labels:
+        return words
+    label_words = set(words.split())
+    matching = [label for label in labels if label_words <= set(label.split())]
+    if len(matching) == 1:
+        return matching[0]
+    candidates = matching or list(labels)
+    rest = len(candidates) - _MAX_LISTED
+    label_list = "; ".join(candidates[:_MAX_LISTED]) + (f"; and {rest} more" if rest > 0 else "")
+    actual = f"{words!r}, which fits {len(matching) or 'none'}" if words else f"{len(matching)}"
+    message = f"expected one variant of {of}, got {actual}"
+    raise ManifestError(message, remedy=f"name it by words of its label: --variant: {label_list}")
 
 
 def absent_pointers(kernel: Kernel, variant: Variant) -> tuple[str, ...]:

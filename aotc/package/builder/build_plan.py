@@ -17,6 +17,7 @@ from aotc.compiler import autotune_configs
 from aotc.ir.diagnostics import one_line
 from aotc.package.builder.run import BuildOptions, expand_all
 from aotc.package.cache.compile_times import Basis, CompileTimes
+from aotc.package.cache.shared_compiles import has_shared
 from aotc.package.cache.store import Cache
 from aotc.package.manifest.configs import AutotuneReader
 from aotc.package.manifest.spec import Manifest
@@ -93,7 +94,7 @@ def plan(
             if task.request in seen:
                 continue
             seen.add(task.request)
-            if cache is not None and cache.has(task.request):
+            if cache is not None and has_shared(cache, task.request):
                 num_cached += 1
                 continue
             expected, basis = times.seconds(task.request)

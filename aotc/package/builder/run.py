@@ -20,17 +20,26 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_variant
+from aotc.edited_stage import EditedStage
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.limits import HOPELESS_REGISTERS, HOPELESS_SPILL_BYTES, CompileLimits
 from aotc.package.archive.index import Archive, ArchiveError, Kernel
-from aotc.package.archive.label import member_label
+from aotc.package.archive.label import member_label, one_label
 from aotc.package.builder.assemble import Assembled, assemble, not_served
 from aotc.package.builder.index_limits import IndexLimit, index_limits
 from aotc.package.builder.outputs import known_host, write_files
 from aotc.package.builder.toolchain import toolchain_text
-from aotc.package.builder.workers import Compiler, Failure, Outcome, Task, compile_all
+from aotc.package.builder.workers import (
+    Compiler,
+    Failure,
+    Outcome,
+    Task,
+    alike_failures,
+    compile_all,
+)
 from aotc.package.cache.compile_times import CompileTimes, seconds_of
 from aotc.package.cache.fit import fit_problem
+from aotc.package.cache.shared_compiles import find_shared
 from aotc.package.cache.store import Cache, CachedKernel
 from aotc.package.emit.sources import KernelSource, tuned_entries
 from aotc.package.manifest.configs import AutotuneReader
@@ -38,6 +47,7 @@ from aotc.package.manifest.spec import KernelSpec, Manifest
 from aotc.package.manifest.variant_grid import Expansion, VariantSpec, expand
 from aotc.package.tuning.packing import estimated, fitted, joined, only_tuned, stale
 from aotc.package.tuning.table import TuningTable
+from aotc.stages import without_lines
 from aotc.target import Target
 
 _USERS_ARCHIVE_ERRORS = ("IO", "LIMIT")
@@ -66,7 +76,8 @@ class BuildOptions:
     the targets. With `has_shared_frames` cubins of a kernel are compressed together, else each
     alone, and without `is_compressed` not at all. `tuning` has measured times, used to fit the
     archive's selections; without `has_selections` there are none. `only_tuned` leaves out configs
-    that no selection ranks first.
+    that no selection ranks first. An `edited` stage takes the place of the compiler's own, in the
+    variant labelled `edited_variant`, or with its words.
     """
 
     output: Path
@@ -83,6 +94,8 @@ class BuildOptions:
     tuning: TuningTable | None = None
     has_selections: bool = True
     only_tuned: bool = False
+    edited: EditedStage | None = None
+    edited_variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +180,13 @@ def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, o
         "warnings": list(warnings),
         "errors": [
             {
-                "in": failure.label,
-                "report": failure.report,
-                "bug": failure.is_bug,
-                "mistakes": list(failure.mistakes),
+                "in": alike[0].label,
+                "variants": [failure.label for failure in alike],
+                "report": report,
+                "bug": is_bug,
+                "mistakes": list(alike[0].mistakes),
             }
-            for failure in result.failures
+            for (is_bug, report), alike in alike_failures(result.failures).items()
         ],
         "ran": [
             {"variant": ran.label, "seconds": round(ran.seconds, 3), "worker": ran.worker}
@@ -240,8 +254,15 @@ def expand_all(
 
 def _request_options(manifest: Manifest, options: BuildOptions) -> dict[str, Any]:
     """Return the fields of every request set by options."""
-    folder = Path(manifest.path).parent.as_posix()
-    return {"with_ptx": options.with_ptx, "line_root": folder if options.lineinfo else None}
+    # With lines also for a build without: it shares compiles with others, and leaves them out later.
+    return {"with_ptx": options.with_ptx, "line_root": Path(manifest.path).parent.as_posix()}
+
+
+def _without_lines(kernel: CachedKernel) -> CachedKernel:
+    """Return a compiled kernel and its fallback without tables of lines."""
+    fallback = None if kernel.fallback is None else _without_lines(kernel.fallback)
+    cubin = without_lines(kernel.cubin) if kernel.cubin else b""
+    return replace(kernel, cubin=cubin, fallback=fallback)
 
 
 def _expanded(
@@ -299,6 +320,19 @@ class _Build:
                 self.planned.append(planned)
                 self.dropped += planned.expansion.dropped
                 self.num_variants += len(planned.tasks)
+        if self.options.edited is not None:
+            self._edit(self.options.edited)
+
+    def _edit(self, edited: EditedStage) -> None:
+        """Give the chosen variant its edited stage. Raises: ManifestError."""
+        labels = {task.label: task for planned in self.planned for task in planned.tasks}
+        task = labels[one_label(labels, self.options.edited_variant, self.manifest.path)]
+        after = replace(task, request=replace(task.request, edited=edited))
+        self.planned = [
+            replace(planned, tasks=tuple(after if one is task else one for one in planned.tasks))
+            for planned in self.planned
+        ]
+        self.listener.warned(f"{task.label} is compiled from {edited.file}, not from its source")
 
     def compile(self) -> None:
         # Two kernels of the manifest may need the same compile; it runs once.
@@ -330,7 +364,7 @@ class _Build:
         if self.cache is not None:
             self.cache.prepare(tasks)
             for request, task in tasks.items():
-                kernel = self.cache.find(request)
+                kernel = find_shared(self.cache, request)
                 problem = "" if kernel is None else fit_problem(kernel, request)
                 if problem:
                     self.listener.warned(
@@ -401,13 +435,17 @@ class _Build:
                     first.setdefault((number, task.request.target), task)
         return {task.request: task for task in first.values()}
 
+    def _result_of(self, request: CompileRequest) -> CachedKernel:
+        kernel = self.compiled[request]
+        return kernel if self.options.lineinfo else _without_lines(kernel)
+
     def finish(self) -> BuildResult:
         records: list[Kernel] = []
         sources: dict[str, KernelSource] = {}
         for planned in self.planned:
             variants = zip(planned.expansion.variants, planned.tasks, strict=True)
             compiled = [
-                (spec, self.compiled[task.request])
+                (spec, self._result_of(task.request))
                 for spec, task in variants
                 if task.request in self.compiled
             ]

@@ -27,8 +27,9 @@ _TOOLS = (
 )
 # Code that affects cache entries: everything that produces a cubin, and the code of the package
 # layer for fallbacks. Changes elsewhere keep the cache valid.
-_COMPILER = (
-    *("backend", "compiler.py", "config.py", "frontend", "ir", "metadata.py", "module_search.py"),
+COMPILER_FILES = (
+    *("backend", "compiler.py", "config.py", "frontend", "gpu_stages.py", "ir", "metadata.py"),
+    *("module_search.py", "python_source.py", "tuple_type.py"),
     *(
         "package/manifest/argument_type.py",
         "package/builder/condition.py",
@@ -72,7 +73,7 @@ def compiler_digest(package: Path | None = None) -> str:
 
     `package` is the folder of the aotc package, by default this one.
     """
-    root = Path(__file__).parents[1] if package is None else package
+    root = Path(__file__).parents[2] if package is None else package
     digest = hashlib.sha256()
     digest.update(f"{toolchain_text()}; python {sys.version_info[:2]}".encode())
     for path in _compiler_files(root):
@@ -83,7 +84,7 @@ def compiler_digest(package: Path | None = None) -> str:
 
 
 def _compiler_files(root: Path) -> Iterator[Path]:
-    for name in _COMPILER:
+    for name in COMPILER_FILES:
         path = root / name
         if path.is_dir():
             yield from sorted(path.rglob("*.py"))

@@ -25,7 +25,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -101,6 +101,14 @@ class Failure:
         """Return the failure for a user's mistake and the further mistakes in it."""
         mistakes = tuple(mistake.describe() for mistake in (error, *error.others))
         return Failure(label, error.render(), mistakes=mistakes)
+
+
+def alike_failures(failures: Iterable[Failure]) -> dict[tuple[bool, str], list[Failure]]:
+    """Return the failures by `is_bug` and report: a mistake fails all variants alike."""
+    alike: dict[tuple[bool, str], list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault((failure.is_bug, failure.report), []).append(failure)
+    return alike
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aotc.config import CONFIG_KEYS, config_value_problem
 from aotc.ir import expression
@@ -101,8 +101,13 @@ def signature_row(spec: KernelSpec, name: str, launch: Launch) -> Row | None:
 
 def _type_text(argument: ArgumentType, *, is_promised: bool) -> str:
     star = "*" if argument.kind == "pointer" else ""
-    promise = f":{PROMISED_DIVISOR}?" if is_promised else ""
-    return f"{star}{argument.element}{promise}{' noalias' if argument.noalias else ''}"
+    divisor = argument.divisor if argument.divisor > 1 else PROMISED_DIVISOR
+    unpromised = replace(argument, divisor=1, may_be_none=False).concrete({}, {})
+    return unpromised.replace(
+        f"{star}{argument.element}",
+        f"{star}{argument.element}{f':{divisor}?' if is_promised else ''}",
+        1,
+    )
 
 
 def _archived_row(kernel: Kernel, name: str) -> Row:

@@ -60,6 +60,12 @@ _LOCALS = frozenset(
     """.split()  # noqa: SIM905 (as above)
 )
 _MEMBERS = frozenset(("open", "kernels", "kernels_get", "archive", "archive_size", "none"))
+_ACCESSES = {
+    "read": "Reads",
+    "write": "Writes",
+    "both": "Reads and writes",
+    "unknown": "May read and write",
+}
 _FIND = (
     ["    (void)archive;", "    (void)kernels;", "    (void)error;"],
     ["    aotc_status status;"],
@@ -218,7 +224,7 @@ class _Function:
         if param.kind == "pointer":
             untyped = is_variable or param.element in _UNTYPED_POINTEES
             pointee = "void" if untyped else _SCALARS[param.element].c_type
-            const = "" if param.access in ("write", "both") else "const "
+            const = "const " if param.access == "read" else ""
             self.inputs.append(f"{const}{pointee} *{name}")
             return f"aotc_pointer({name}, {dtype})"
         if is_variable:
@@ -284,6 +290,7 @@ def _doc(kernel: Kernel) -> list[str]:
         lines.append(f"Grid: {grid}" + (", for the first config" if differs else ""))
     else:
         lines.append("Grid: the caller's, in program instances")
+    lines += _accesses(kernel)
     lines += [f"{v.name}: {' '.join(v.dtypes)}" for v in kernel.type_variables]
     lines += [f"{c.name}: {' '.join(map(_value_text, c.values))}" for c in kernel.choices]
     if any(variant.waits_pdl for variant in kernel.variants):
@@ -300,6 +307,15 @@ def _doc(kernel: Kernel) -> list[str]:
         if not guard.is_promise and not _is_null_test(kernel, guard.expression)
     ]
     return ["/*", *(f" * {_comment(line)}" for line in lines), " */"]
+
+
+def _accesses(kernel: Kernel) -> list[str]:
+    """Return a line for each kind of access, with the arguments whose memory has it."""
+    lines: list[str] = []
+    for access, text in _ACCESSES.items():
+        names = [p.name for p in kernel.params if p.kind != "scalar" and p.access == access]
+        lines += [f"{text}: {', '.join(names)}"] if names else []
+    return lines
 
 
 def _is_null_test(kernel: Kernel, root: Expression) -> bool:

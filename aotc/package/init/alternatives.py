@@ -12,14 +12,16 @@ from aotc.package.manifest.toml_text import toml
 
 _ELEMENTS = ("i32", "i64", "u8", "fp32", "i1", "i8", "fp8e4nv")
 _KINDS = (
-    ("bf16", "fp32", "fp16"),
+    ("bf16", "fp32", "fp16", "fp64"),
     ("i64", "i32", "u8", "i8", "u32"),
     ("i1", "i8", "u8", "i32", "fp32"),
 )
+_OPERANDS = ("i8", "fp8e4nv", "i32")  # of dots and shifts, where no float fits
 _DTYPES = ("fp32", "bf16", "fp16", "i32", "u8")
 _SCALARS = ("i32", "fp32", "i64", "i1")
 _SMALLEST = 16
 _SIZES = (64, 32, 16, 128, 8, 4, 2, 1, 256)
+_STRIDES, _COUNTS = (4096, 16, 1, 64), (4, 64)
 _WORDS = ("bf16", "fp32", True, 1, 2, 64, 16, 32, 4, 8, 128, "tf32", False)
 _DTYPE_GUESS = "chosen because the kernel's types fit"
 _SIZE_NOTE = "the sizes that launches pass"
@@ -46,7 +48,8 @@ def type_changes(draft: Draft) -> Iterator[Change]:
             yield from _descriptors(draft, name, line)
     for name, line in draft.sections["types"].items():
         values = listed(line)
-        for other in next((dtypes for dtypes in _KINDS if values[0] in dtypes), ()):
+        kind = next((dtypes for dtypes in _KINDS if values[0] in dtypes), ())
+        for other in (*kind, *(dtype for dtype in _OPERANDS if dtype not in kind)):
             if (other,) != values and not line.is_given:
                 yield Change("types", name, replace(line, value=as_list([other])))
     for name, line in lines.items():
@@ -85,6 +88,21 @@ def choice_changes(draft: Draft) -> Iterator[Change]:
         for index in range(1, len(values)):
             reordered = [values[index], *values[:index], *values[index + 1 :]]
             yield Change("choices", name, replace(line, value=as_list(reordered)))
+
+
+def launch_changes(draft: Draft, *, is_empty: bool = False) -> Iterator[Change]:
+    """Yield other guessed constants, for programs that meet or a launch that `is_empty`."""
+    numbers = {
+        name: line
+        for name, line in draft.sections["constants"].items()
+        if line.is_todo and line.value.isdigit()
+    }
+    yield from choice_changes(draft) if is_empty else ()
+    for size in _COUNTS if is_empty else _STRIDES:
+        for name, line in numbers.items():
+            if line.value != str(size):
+                yield Change("constants", name, replace(line, value=str(size)))
+    yield from () if is_empty else choice_changes(draft)
 
 
 def smaller_changes(draft: Draft) -> Iterator[Change]:

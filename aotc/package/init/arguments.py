@@ -15,7 +15,7 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.ir.types import SCALARS
 from aotc.package.init.dtypes import dtype_name
 from aotc.package.init.subject import Line, Subject, todo
-from aotc.package.init.uses import Use
+from aotc.package.init.use import Use
 from aotc.package.manifest import argument_type
 
 _TYPE_VARIABLES: Mapping[str, tuple[str, ...]] = {
@@ -238,7 +238,7 @@ def _scalar(subject: Subject, name: str, use: Use, kinds: set[str]) -> Line:
     default = subject.defaults.get(name)
     if isinstance(default, ast.Constant) and type(default.value).__name__ in _PYTHON_TYPES:
         return Line(f'"{_PYTHON_TYPES[type(default.value).__name__]}"')
-    if _FLOAT_NAMES.search(name):
+    if _FLOAT_NAMES.search(name) and "stride" not in name.lower():
         return Line('"fp32"')
     return integer if _INTEGER_NAMES.search(name) else todo('"i32"', _UNKNOWN)
 

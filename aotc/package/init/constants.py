@@ -12,14 +12,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aotc.config import CONFIG_KEYS, config_value_problem
 from aotc.frontend.python.resolve import dotted_name
 from aotc.package.init.arguments import is_block_name
+from aotc.package.init.draft import listed
 from aotc.package.init.launches import Host
+from aotc.package.init.samples import Samples
 from aotc.package.init.subject import Line, Subject, todo
-from aotc.package.init.uses import Use
+from aotc.package.init.use import Use
 from aotc.package.manifest.toml_text import toml
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
@@ -29,6 +31,7 @@ _WARPS, _ROW_WARPS = 4, 8
 BLOCK, _TRIPS = 64, 4
 _MAX_AXES = 3  # larger tensors are too slow to interpret
 _MAX_DEPTH = 6
+_MAX_SAMPLE, _MAX_EXTENT = 8192, 512  # larger ones are too slow to interpret
 _SWITCH_NAMES = re.compile(
     r"^(is|has|use|with|enable|do|should|apply|store|return)_", re.IGNORECASE
 )
@@ -117,11 +120,43 @@ def _place(
         blocks = _UNROLLED_ROW_BLOCKS if use & Use.TRIPS else _ROW_BLOCKS
         lines.configs[name] = Line(_listed(blocks), "those that your rows need")
     elif is_block_name(name):
+        sample = _sample(subject, name, lines)
         block = _TRIPS if use & Use.TRIPS else BLOCK
-        lines.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
+        size = sample if isinstance(sample, int) and sample else block
+        lines.configs[name] = todo(f"[{size}]", "the sizes that launches pass")
     else:
-        value = toml(compared[0]) if compared else str(_guess(subject, name, use))
+        sample = _sample(subject, name, lines)
+        if isinstance(sample, int) and sample > _MAX_EXTENT:
+            sample = None
+        guess = compared[0] if compared else _guess(subject, name, use)
+        value = toml(guess if sample is None else sample)
         lines.constants[name] = todo(value, _passed(subject, name))
+
+
+def _sample(subject: Subject, name: str, lines: Constants) -> int | str | None:
+    """Return a value that a launch computes from defaults and the other guesses, None if open."""
+    guesses = {**lines.constants, **lines.choices, **lines.configs}
+    for launch in subject.launches:
+        if name not in launch.arguments:
+            continue
+        values = {
+            ast.unparse(launch.arguments[other]): choices[0]
+            for other, line in guesses.items()
+            if other in launch.arguments
+            and (choices := listed(line) or listed(replace(line, value=f"[{line.value}]")))
+        }
+        value = _sampled(Samples(launch.host, values), launch.arguments[name])
+        is_fitting = not isinstance(value, int) or 0 <= value <= _MAX_SAMPLE
+        if isinstance(value, int | str) and is_fitting:
+            return value
+    return None
+
+
+def _sampled(samples: Samples, node: ast.expr) -> object:
+    try:
+        return samples.value(node)
+    except LookupError:
+        return None
 
 
 def _guess(subject: Subject, name: str, use: Use) -> int:
@@ -221,9 +256,10 @@ def _is_row_block(subject: Subject, name: str, lines: Constants, integers: Colle
         if name not in launch.arguments:
             return False
         extent = _rounded_up(launch.host, launch.arguments[name], 0)
-        parameters = {ast.unparse(value): key for key, value in launch.arguments.items()}
-        argument = parameters.get(ast.unparse(extent)) if extent is not None else None
-        if argument is None or not (argument in integers or argument in lines.constants):
+        text = ast.unparse(extent) if extent is not None else ""
+        passed = [key for key, value in launch.arguments.items() if ast.unparse(value) == text]
+        argument = next((key for key in passed if key in integers), None)
+        if argument is None:
             return False
         conditions.add(f"{argument} <= {name}")
         if subject.uses.of(name) & Use.TRIPS:

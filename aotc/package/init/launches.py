@@ -20,6 +20,7 @@ from aotc.frontend.values import Function, show
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.types import SCALARS
 from aotc.package.init.dtypes import dtype_name
+from aotc.tuple_constant import tuple_text
 
 Kind: TypeAlias = Literal["int", "float", "bool", "tensor", ""]
 
@@ -44,6 +45,19 @@ class Host:
     survey: Survey
     file: SourceFile
     node: ast.FunctionDef | None
+
+    @cached_property
+    def assignments(self) -> dict[str, list[ast.expr]]:
+        """All expressions assigned to each local variable, in order."""
+        assignments: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(self.node) if self.node is not None else ():
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                for name, value in (
+                    _pairs(target, node.value) if isinstance(node, ast.Assign) else ()
+                ):
+                    if isinstance(value, ast.expr):
+                        assignments.setdefault(name, []).append(value)
+        return assignments
 
     @cached_property
     def assigned(self) -> dict[str, ast.expr | object]:
@@ -109,6 +123,9 @@ class Host:
             return dtype
         if value is None or isinstance(value, bool | int | float | str):
             return value
+        text = tuple_text(value)
+        if text:
+            return text
         name = show(value)
         if name in SCALARS:
             return name

@@ -20,7 +20,7 @@ from aotc.frontend.python.globals import describe_function
 from aotc.frontend.python.resolve import dotted_name
 from aotc.frontend.survey.support import Survey
 from aotc.ir import expression
-from aotc.ir.diagnostics import CompileError, DiagnosticError, did_you_mean, printable
+from aotc.ir.diagnostics import CompileError, DiagnosticError, did_you_mean, one_line, printable
 from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
 from aotc.package.init.arguments import Signature, signature_of
@@ -118,6 +118,36 @@ def write_manifest(
         raise CompileError(message, remedy="`aotc check` lists what each of them lacks")
     written.num_todos = written.text.count("# TODO: ")
     return written
+
+
+@dataclass(frozen=True, slots=True)
+class Guessed:
+    """A manifest of one kernel, and its guesses as `NAME = VALUE`, with their reasons."""
+
+    text: str
+    guesses: tuple[str, ...]
+
+
+def guessed_manifest(source: str, name: str, output: str, target: str) -> Guessed | None:
+    """Return a manifest at `output` for one kernel of a source, None if no guess builds.
+
+    Raises: CompileError.
+    """
+    checked = check([source], target, 1)
+    kernel = next((kernel for kernel in checked.kernels if kernel.name == name), None)
+    if kernel is None:
+        return None
+    folder = os.path.dirname(output) or "."  # noqa: PTH120 - as above
+    head = _package([source], [target])
+    draft = _draft(Survey(target), kernel, folder, set(), Wanted())
+    if draft.problem or settle(draft, Trial(head, output, [target])) is not None:
+        return None
+    guesses = tuple(
+        one_line(f"{line_name} = {line.value}{line.comment.replace('TODO: ', '')}")
+        for section in ("signature", "types", "captures", "constants", "choices", "configs")
+        for line_name, line in draft.sections[section].items()
+    )
+    return Guessed(f"{head}\n{draft.text({})}", guesses)
 
 
 def _package(paths: Sequence[str], targets: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from aotc.package.init.alternatives import (
     Change,
     choice_changes,
     computed_changes,
+    launch_changes,
     smaller_changes,
     type_changes,
     value_changes,
@@ -29,6 +30,7 @@ from aotc.package.manifest.variant_grid import VariantSpec
 
 _MAX_TRIES = 240
 _MAX_COMPILES = 8
+_MAX_LAUNCHES = 16
 _MAX_ELEMENTS = 128 * 256  # of a tile with guessed sizes
 _MAX_CHECKED = 64  # type-check every variant of tables up to this many
 
@@ -55,10 +57,28 @@ def settle(draft: Draft, trial: Trial) -> Problem | None:
     for _ in range(_MAX_COMPILES):
         problem = trial.compiled(draft.text({}))
         if problem is None:
+            _rehearse(draft, trial)
             return None
         if not _shrink(draft, trial):
             break
     return None if problem is not None and _other_choice(draft, trial) else problem
+
+
+def _rehearse(draft: Draft, trial: Trial) -> None:
+    """Change guesses until a launch stores something, if that changes it."""
+    outcome = trial.rehearsed(draft.text({})) if [*launch_changes(draft)] else "stores"
+    if outcome == "stores":
+        return
+    changes = launch_changes(draft, is_empty=outcome == "stores nothing")
+    for change in islice(changes, _MAX_LAUNCHES):
+        lines = draft.sections[change.section]
+        before = lines[change.name]
+        _apply(draft, change)
+        text = draft.text({})
+        is_typed = trial.typed(text) is None
+        if is_typed and trial.rehearsed(text) == "stores" and trial.compiled(text) is None:
+            return
+        lines[change.name] = before
 
 
 def _other_choice(draft: Draft, trial: Trial) -> bool:

@@ -14,7 +14,7 @@ from aotc.frontend.survey.support import Survey
 from aotc.ir.diagnostics import CompileError
 from aotc.package.init.launches import Host, Launch
 from aotc.package.init.nodes import defaults, parameters
-from aotc.package.init.uses import Uses
+from aotc.package.init.use import Uses
 from aotc.package.manifest.parameters import Function
 
 

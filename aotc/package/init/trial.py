@@ -18,6 +18,7 @@ from aotc.compiler import autotune_configs, compile_ptx, compile_variant, transl
 from aotc.ir.diagnostics import DiagnosticError, Loc, one_line
 from aotc.ir.dialects.assembly import Assembly
 from aotc.ir.types import TileType
+from aotc.package.init import rehearsal
 from aotc.package.manifest.read import parse
 from aotc.package.manifest.variant_grid import Expansion, VariantSpec, expand
 from aotc.python_source import parse_python
@@ -105,6 +106,13 @@ class Trial:
         except Exception as error:  # noqa: BLE001 - a bug of any type leaves out one kernel
             return _bug(error, Stage.FRONTEND)
         return None
+
+    def rehearsed(self, text: str) -> rehearsal.Outcome:
+        """Return what a launch of the first variant does (type-checked)."""
+        try:
+            return rehearsal.rehearse(self.variants(text)[0])
+        except Exception:  # noqa: BLE001 - as above: the compiler's own verdict stands
+            return "stores"
 
     def largest_tile(self, text: str) -> int:
         """Return the elements of the largest tile in a table's first variant (type-checked)."""

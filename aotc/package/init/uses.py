@@ -1,8 +1,8 @@
 """Collect the uses of a kernel's parameters, as evidence for their types and values.
 
-A flow-insensitive walk of the function's body and of all called jit functions. Abstract values
-track the base pointer of an address sum, the parameters in its offset, and the pointer a value
-was loaded through. A variable's value is the join of all its assignments.
+A walk of the function's body and of all called jit functions. Abstract values track the base
+pointer of an address sum, the parameters in its offset, and the pointer a value was loaded through.
+After a branch, and in a loop, a variable's value is the join of its assignments.
 
 Invariant: uses come from operations in the source, never from a parameter's name.
 """
@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Flag, auto
+from dataclasses import dataclass, replace
 
 from aotc.frontend.source import SourceFile
 from aotc.frontend.survey.support import Survey
@@ -27,13 +26,11 @@ from aotc.package.init.nodes import (
     is_none,
     parameter_names,
 )
+from aotc.package.init.use import Use, Uses
 
 _MAX_DEPTH = 8
-_PASSES = (
-    3  # passes over a body: loop-carried values reach the loop's head, through one more variable
-)
-_LOADS = ("load",)
-_STORES = ("store",)
+_ROUNDS = 3  # of a loop: its values reach the head, through one more variable
+_LOADS, _STORES = ("load",), ("store",)
 _DESCRIPTOR_MAKERS = (
     "make_block_ptr",
     "make_tensor_descriptor",
@@ -43,13 +40,19 @@ _SHAPED = ("arange", "zeros", "full", "broadcast_to", "reshape", "view")
 _RANGES = ("range", "static_range")
 _PROPERTIES = ("dtype", "shape", "type", "numel", "itemsize", "primitive_bitwidth")
 _PROGRAM_INDICES = ("program_id", "num_programs")
-_CASTS = ("to", "cast")
-_CAST_KEYWORDS = ("dtype", "out_dtype")
+_CASTS, _CAST_KEYWORDS = ("to", "cast"), ("dtype", "out_dtype")
 # Functions of float arguments only.
 _FLOAT_FUNCTIONS = (
     *("exp", "exp2", "log", "log2", "sqrt", "sqrt_rn", "rsqrt", "sin", "cos", "tanh", "sigmoid"),
     *("erf", "fma", "fdiv", "div_rn"),
 )
+_WORDS = {
+    "cache_modifier": "",
+    "eviction_policy": "",
+    "sem": "relaxed",
+    "scope": "gpu",
+}  # usual ones
+_LARGE = 64  # a code: floats are compared with smaller integers
 _INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _INTEGER_OPERATORS = (
     *(ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift),
@@ -57,68 +60,8 @@ _INTEGER_OPERATORS = (
 )
 
 
-class Use(Flag):
-    """The ways a kernel uses a parameter."""
-
-    NOTHING = 0
-    POINTER = auto()
-    """Memory is accessed through it."""
-    DESCRIPTOR = auto()
-    """Its own `load` or `store` is called."""
-    OFFSET = auto()
-    """It is part of an address."""
-    BOUND = auto()
-    """Indices of elements are compared with it."""
-    INTEGER = auto()
-    FLOAT = auto()
-    CONDITION = auto()
-    """It is the whole condition of an `if`."""
-    NONE_TEST = auto()
-    """It is compared with None."""
-    EXTENT = auto()
-    """It is an extent of a tile."""
-    TRIPS = auto()
-    """It bounds an unrolled loop."""
-    DTYPE = auto()
-    """Values are cast to it."""
-    INDICES = auto()
-    """It points to integers, such as offsets."""
-    ADDRESSES = auto()
-    """It points to pointers."""
-    BITS = auto()
-    """It points to packed integers: loads are shifted or masked."""
-
-
 # Uses in a callee that apply to the caller's parameter only when it is passed unchanged.
 _DIRECT = Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.TRIPS | Use.DTYPE
-
-
-@dataclass
-class Uses:
-    """The uses of each parameter of one function, and the constants it is compared with.
-
-    `stored` are the integer types of casts before stores through a pointer. `blocks` are, for each
-    axis of a descriptor, the parameters its offsets are multiples of; None if unknown.
-    """
-
-    uses: dict[str, Use] = field(default_factory=dict[str, Use])
-    stored: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    blocks: dict[str, tuple[frozenset[str] | None, ...]] = field(
-        default_factory=dict[str, tuple[frozenset[str] | None, ...]]
-    )
-    compared: dict[str, list[ast.expr]] = field(default_factory=dict[str, list[ast.expr]])
-    returns_float: bool = False
-
-    def of(self, name: str) -> Use:
-        """Return a parameter's uses."""
-        return self.uses.get(name, Use.NOTHING)
-
-    def add(self, names: frozenset[str], use: Use) -> None:
-        """Record a use of parameters."""
-        for name in names:
-            self.uses[name] = self.of(name) | use
-
-
 _NONE: frozenset[str] = frozenset()
 
 
@@ -196,7 +139,7 @@ class _Walk:
         self.depth = depth
         self.uses = Uses()
         self.parameters = parameter_names(node)
-        self.counters: set[str] = set()
+        self.counters: dict[str, int] = {}
         self.is_in_loop = False
         self.values = {
             name: _Value(frozenset([name]), frozenset([name])) for name in self.parameters
@@ -204,12 +147,9 @@ class _Walk:
 
     def run(self) -> Uses:
         self.uses_by_function[self.node] = self.uses
-        for _ in range(_PASSES):
-            for statement in self.node.body:
-                self.statement(statement)
+        for statement in self.node.body:
+            self.statement(statement)
         return self.uses
-
-    # -- statements ------------------------------------------------------------
 
     def statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Assign):
@@ -235,28 +175,47 @@ class _Walk:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):
                     self.visit(child)
+                elif isinstance(child, ast.stmt):
+                    self.statement(child)
         outer = self.is_in_loop
         self.is_in_loop |= is_loop(node)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.stmt):
-                self.statement(child)
+        if isinstance(node, ast.For | ast.While):
+            for _ in range(_ROUNDS):
+                self.join(self.block(node.body))
+        elif isinstance(node, ast.If):
+            after = self.block(node.body)
+            self.values = self.block(node.orelse)
+            self.join(after)
         self.is_in_loop = outer
+
+    def block(self, body: Sequence[ast.stmt]) -> dict[str, _Value]:
+        """Walk a block; return the values after it, and keep those before."""
+        before, self.values = self.values, dict(self.values)
+        for statement in body:
+            self.statement(statement)
+        after, self.values = self.values, before
+        return after
+
+    def join(self, other: Mapping[str, _Value]) -> None:
+        for name, value in other.items():
+            self.values[name] = self.values.get(name, _EMPTY) | value
 
     def note_counter(self, target: ast.expr, value: ast.expr) -> None:
         """Record a variable initialized to an integer; a loop keeps it one."""
         if isinstance(target, ast.Name):
-            self.counters.discard(target.id)
+            self.counters.pop(target.id, None)
             if isinstance(value, ast.Constant) and type(value.value) is int:
-                self.counters.add(target.id)
+                self.counters[target.id] = value.value
 
     def bind(self, target: ast.expr, value: _Value, source: ast.expr) -> None:
         if isinstance(target, ast.Name):
-            self.values[target.id] = self.values.get(target.id, _EMPTY) | value
+            self.values[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
             parts = source.elts if isinstance(source, ast.Tuple | ast.List) else []
             if len(parts) == len(target.elts):
-                for element, part in zip(target.elts, parts, strict=True):
-                    self.bind(element, self.visit(part), part)
+                values = [self.visit(part) for part in parts]
+                for bound in zip(target.elts, values, parts, strict=True):
+                    self.bind(*bound)
             else:
                 for element in target.elts:
                     self.bind(element, value, source)
@@ -271,8 +230,6 @@ class _Walk:
             value = self.visit(test)
             if isinstance(test, ast.Name):
                 self.uses.add(value.bases, Use.CONDITION)
-
-    # -- expressions -----------------------------------------------------------
 
     def visit(self, node: ast.expr) -> _Value:
         if isinstance(node, ast.Name):
@@ -349,6 +306,8 @@ class _Walk:
                 continue
             if any(is_negative(side) for side in other_sides):
                 self.uses.add(value.loaded, Use.INDICES)
+            if not value.is_float and any(self.number(side) >= _LARGE for side in other_sides):
+                self.uses.add(value.loaded, Use.BITS)
             if all(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
                 for name in direct:
                     self.uses.compared.setdefault(name, []).extend(other_sides)
@@ -367,14 +326,18 @@ class _Walk:
                 self.uses.add(direct, Use.FLOAT)
         return _EMPTY
 
+    def number(self, node: ast.expr) -> int:
+        """Return an integer literal, or that of a variable; 0 for anything else."""
+        if isinstance(node, ast.Name):
+            return self.counters.get(node.id, 0)
+        return node.value if isinstance(node, ast.Constant) and type(node.value) is int else 0
+
     def attribute(self, node: ast.Attribute) -> _Value:
         if node.attr == "element_ty" and isinstance(node.value, ast.Attribute):
             self.uses.add(self.visit(node.value.value).bases, Use.POINTER)
             return _EMPTY
         value = self.visit(node.value)
         return _EMPTY if node.attr in _PROPERTIES else value
-
-    # -- calls -----------------------------------------------------------------
 
     def call(self, node: ast.Call) -> _Value:
         path = dotted_path(node.func)
@@ -384,8 +347,10 @@ class _Walk:
         args = [self.visit(arg) for arg in node.args]
         named = {keyword.arg or "": self.visit(keyword.value) for keyword in node.keywords}
         for keyword in node.keywords:
-            if keyword.arg in _CAST_KEYWORDS:
-                self.uses.add(_direct(keyword.value, named[keyword.arg]), Use.DTYPE)
+            direct, word = _direct(keyword.value, named[keyword.arg or ""]), keyword.arg or ""
+            self.uses.add(direct if word in _CAST_KEYWORDS else _NONE, Use.DTYPE)
+            for option in direct if word in _WORDS else _NONE:
+                self.uses.compared.setdefault(option, []).append(ast.Constant(_WORDS[word]))
         callee = self.callee(node.func)
         if callee is not None:
             return self.called(callee, node, args, named)
@@ -519,7 +484,8 @@ class _Walk:
             self.uses.add(_direct(subject, value), Use.FLOAT)
         elif is_integer:
             self.uses.add(_direct(subject, value), Use.INTEGER)
-        converted = replace(value.plain, is_float="float" in text)
+        is_open = not (is_float or is_integer)  # a parameter names the dtype
+        converted = replace(value.plain, is_float=value.is_float if is_open else "float" in text)
         return replace(converted, is_integer=is_integer) if is_float or is_integer else converted
 
     def callee(self, node: ast.expr) -> Function | None:

@@ -15,10 +15,9 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.package.archive import file as archives
 from aotc.package.archive import stored_ptx
 from aotc.package.archive.index import Kernel, Variant
-from aotc.package.archive.label import variant_label
+from aotc.package.archive.label import one_label, variant_label
 
 SUFFIX = ".aotc"
-_MAX_LISTED = 8
 
 
 def find_variant(path: str, words: str) -> tuple[Kernel, Variant]:
@@ -34,31 +33,24 @@ def find_variant(path: str, words: str) -> tuple[Kernel, Variant]:
         for kernel in archive.kernels
         for variant in kernel.variants
     }
-    if words in labels:
-        return labels[words]
-    label_words = set(words.split())
-    matching = [label for label in labels if label_words <= set(label.split())]
-    if len(matching) == 1:
-        return labels[matching[0]]
-    candidates = matching or list(labels)
-    rest = len(candidates) - _MAX_LISTED
-    label_list = "; ".join(candidates[:_MAX_LISTED]) + (f"; and {rest} more" if rest > 0 else "")
-    actual = f"{words!r}, which fits {len(matching) or 'none'}" if words else f"{len(matching)}"
-    message = f"expected one variant of {path}, got {actual}"
-    raise ManifestError(message, remedy=f"name it by words of its label: --variant: {label_list}")
+    return labels[one_label(labels, words, path)]
 
 
-def stage_text(path: str, kernel: Kernel, variant: Variant, stage: str) -> str:
-    """Return the text of a stage in the archive.
+def stage_content(path: str, kernel: Kernel, variant: Variant, stage: str) -> str | bytes:
+    """Return a stage in the archive: the bytes of a cubin, or a text.
 
     Raises:
         ManifestError: the archive does not hold it.
     """
+    if stage == "cubin":
+        return variant.cubin
     if stage in stages.LISTINGS:
         return stages.disassemble(variant.cubin, stage)
     label = variant_label(kernel, variant)
     if stage not in ("tile", "ptx"):
-        message = f"expected a stage that archives hold (tile, ptx, sass, cubin), got {stage!r}"
+        message = (
+            f"expected a stage that archives hold (tile, ptx, sass, sections, cubin), got {stage!r}"
+        )
         remedy = f"compile it: aotc dump MANIFEST:{kernel.name} --stage {stage}"
         raise ManifestError(message, remedy=remedy)
     tile_ir, ptx = ("", "") if variant.ptx is None else stored_ptx.split(variant.ptx)

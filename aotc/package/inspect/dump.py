@@ -15,17 +15,22 @@ from pathlib import Path
 from aotc import target as targets
 from aotc.compiler import CompileRequest, autotune_configs
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
-from aotc.ir.diagnostics import ManifestError, did_you_mean
+from aotc.ir.diagnostics import DiagnosticError, ManifestError, did_you_mean
 from aotc.package.manifest import argument_type
 from aotc.package.manifest.configs import config_misfit
 from aotc.package.manifest.parameters import Function
-from aotc.package.manifest.read import load, read_function
-from aotc.package.manifest.spec import KernelSpec, missing_constexpr
+from aotc.package.manifest.read import kernels_of_source, load, read_function
+from aotc.package.manifest.spec import KernelSpec, Manifest, missing_constexpr
 from aotc.package.manifest.toml_table import Constant
 from aotc.package.manifest.variant_grid import VariantSpec, expand
 from aotc.target import Target
 
+_MAX_LISTED = 12
 _WORDS: dict[str, Constant] = {"true": True, "True": True, "false": False, "False": False}
+
+
+class MissingSettingError(ManifestError):
+    """Report a source whose types or constants are not all set."""
 
 
 def find_request(
@@ -33,11 +38,13 @@ def find_request(
     target: Target | None,
     settings: Mapping[str, str],
     without: Sequence[str] = (),
+    manifest: Manifest | None = None,
 ) -> CompileRequest:
     """Return the compile described by `subject` and `settings`.
 
     The default `target` is the manifest's first, or sm_90a for a source. `without` names features
-    to leave unused, besides the manifest's.
+    to leave unused, besides the manifest's. `manifest` is the content of a manifest's file, if it
+    was read or made already.
 
     Raises:
         DiagnosticError: there is no such kernel, or a setting is wrong or missing.
@@ -45,14 +52,26 @@ def find_request(
     file, _, name = subject.rpartition(":")
     if not file or not name:
         message = f"expected SOURCE.py:KERNEL or MANIFEST:KERNEL, got {subject!r}"
-        raise ManifestError(message)
+        raise ManifestError(message, remedy=_kernels_of(subject))
     if Path(file).suffix == ".toml":
-        manifest = load(file)
+        manifest = manifest or load(file)
         target_choice = manifest.targets_for([target.name] if target else [], without)
         ((kernel, among),) = manifest.select([name], target_choice)
         return _from_manifest(kernel, among[0], settings)
     target_choice = (target or targets.parse("sm_90a")).excluding(without)
     return _from_source(file, read_function(file, name), target_choice, settings)
+
+
+def _kernels_of(path: str) -> str:
+    """Return a remedy with the kernels of a file, "" if it has none."""
+    with contextlib.suppress(DiagnosticError):
+        if path.endswith(".toml"):
+            names = [kernel.name for kernel in load(path).kernels]
+        else:
+            names = kernels_of_source(path)
+        more = f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+        return f"its kernels: {', '.join(f'{path}:{name}' for name in names[:_MAX_LISTED])}{more}"
+    return ""
 
 
 def parse_constant(text: str) -> Constant:
@@ -73,11 +92,12 @@ def _from_source(
     for parameter in function.arguments:
         if parameter.name not in types and not parameter.has_default:
             message = f"expected a type for argument {parameter.name!r} of {function.name}"
-            raise ManifestError(message, remedy=f"add --set '{parameter.name}=*fp32:16', say")
+            remedy = f"add --set '{parameter.name}=*fp32:16', say"
+            raise MissingSettingError(message, remedy=remedy)
     missing = missing_constexpr(function, set(constants))
     if missing is not None:
         message = f"expected a value for the tl.constexpr parameter {missing!r}"
-        raise ManifestError(message, remedy=f"add --set {missing}=128, say")
+        raise MissingSettingError(message, remedy=f"add --set {missing}=128, say")
     _check_fits(options, target)
     return CompileRequest(
         source=file,

@@ -10,7 +10,7 @@ Invariant: text and data come from one `Explanation`, so they cannot differ.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from aotc import target as targets
@@ -29,6 +29,10 @@ from aotc.package.archive.index import Variant
 from aotc.package.archive.label import absent_pointers
 from aotc.package.builder.assemble import stored_params
 from aotc.package.builder.condition import NEVER, launch_condition
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.analysis.narrow_access import narrow_cause
+from aotc.schedule.layout.access import MAX_ACCESS_BYTES
+from aotc.schedule.remarks import Reason
 from aotc.target import Target
 
 Data: TypeAlias = dict[str, Any]
@@ -56,7 +60,10 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAccess:
-    """One access to global memory: `count` instructions of `bytes_per_thread` each."""
+    """One access to global memory: `count` instructions of `bytes_per_thread` each.
+
+    `narrow_cause` says why they are not wider, if they could be.
+    """
 
     location: str
     verb: str
@@ -64,13 +71,15 @@ class MemoryAccess:
     bytes_per_thread: int
     count: int
     is_masked: bool
+    narrow_cause: str = ""
 
     def __str__(self) -> str:
         mask = ", masked" if self.is_masked else ""
         times = f", {self.count} instructions" if self.count > 1 else ""
+        cause = f": {self.narrow_cause}" if self.narrow_cause else ""
         return (
             f"{self.location}: {self.verb} of {self.pointer}: {self.bytes_per_thread} bytes a thread"
-            f"{times}{mask}"
+            f"{times}{mask}{cause}"
         )
 
 
@@ -80,7 +89,7 @@ class Explanation:
 
     `accesses` is None for a variant: an archive does not hold the IR they are read from.
     `condition` is the launcher's condition to pick this kernel; otherwise it picks the same kernel
-    without tensor maps. Empty: it always picks this one.
+    without tensor maps. Empty: it always picks this one. `ir` is the gpu IR of a compile.
     """
 
     request: CompileRequest
@@ -88,6 +97,8 @@ class Explanation:
     occupancy: Occupancy
     accesses: tuple[MemoryAccess, ...] | None
     condition: str = ""
+    cubin: bytes = field(default=b"", repr=False)
+    ir: Kernel | None = field(default=None, repr=False, compare=False)
 
     @property
     def mapped(self) -> tuple[str, ...]:
@@ -103,18 +114,21 @@ def explain(request: CompileRequest) -> Explanation:
     could use it.
     """
     accesses: tuple[MemoryAccess, ...] = ()
+    ir: Kernel | None = None
 
     def look(_name: str, kernel: Kernel) -> None:
-        nonlocal accesses
+        nonlocal accesses, ir
         accesses = _accesses(kernel)  # the IR after the last pass still has the lowered accesses
+        ir = kernel
 
-    metadata = compile_kernel(request, observer=Observer(on_pass=look)).metadata
+    compiled = compile_kernel(request, observer=Observer(on_pass=look))
+    metadata = compiled.metadata
     condition = launch_condition(request, metadata.guards, metadata.params)
     if condition == NEVER:
         return explain(replace(request, map_pointers=False))
     residency = occupancy(metadata, targets.parse(request.target))
     where = "" if condition is None else to_text(condition)
-    return Explanation(request, metadata, residency, accesses, where)
+    return Explanation(request, metadata, residency, accesses, where, compiled.cubin, ir)
 
 
 def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
@@ -152,7 +166,7 @@ def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
     )
     residency = occupancy(metadata, targets.parse(variant.target))
     where = "" if variant.condition is None else to_text(variant.condition)
-    return Explanation(request, metadata, residency, None, where)
+    return Explanation(request, metadata, residency, None, where, variant.cubin)
 
 
 def _types(kernel: ArchivedKernel, variant: Variant) -> tuple[tuple[str, str], ...]:
@@ -194,30 +208,62 @@ def occupancy(metadata: Metadata, target: Target) -> Occupancy:
 def _accesses(kernel: Kernel) -> tuple[MemoryAccess, ...]:
     """Collect the accesses to global memory, merged by line and kind."""
     counts: dict[tuple[str, str, str, int, bool], int] = {}
+    ops: dict[tuple[str, str, str, int, bool], Op] = {}
     for op in kernel.walk():
         verb = _VERBS.get(type(op))
         if verb is not None:
-            name, size_bytes, count = _moved(kernel, op)
             is_masked = getattr(op, "mask", None) is not None
-            key = (str(op.loc), verb, name, size_bytes, is_masked)
-            counts[key] = counts.get(key, 0) + count
-    return tuple(MemoryAccess(*key[:4], count, is_masked=key[4]) for key, count in counts.items())
+            key = (str(op.loc), verb, _pointer_names(kernel, op), _vector_bytes(op), is_masked)
+            counts[key] = counts.get(key, 0) + max(1, _num_registers(op) // _vector(op))
+            ops[key] = op
+    facts = AxisAnalysis(kernel)
+    return tuple(
+        MemoryAccess(*key[:4], count, key[4], _narrow_cause(ops[key], kernel, facts))
+        for key, count in counts.items()
+    )
 
 
-def _moved(kernel: Kernel, op: Op) -> tuple[str, int, int]:
-    """Return an access's pointers, its bytes per thread and instruction, and its instructions."""
+def _narrow_cause(op: Op, kernel: Kernel, facts: AxisAnalysis) -> str:
+    """Return why an access of several registers is not wider, or an empty string."""
+    if not isinstance(op, gpu.Load | gpu.Store):
+        return ""
+    vector_elems, element_bytes = _vector(op), _vector_bytes(op) // _vector(op)
+    wide_elems = min(MAX_ACCESS_BYTES // element_bytes, _num_registers(op))
+    if vector_elems >= wide_elems:
+        return ""
+    cause = narrow_cause(op, kernel, facts, 2 * vector_elems)
+    return "" if cause == Reason.FEW_ELEMENTS() else cause
+
+
+def _pointer_names(kernel: Kernel, op: Op) -> str:
+    names = dict(zip(kernel.body.args, (info.name for info in kernel.params), strict=True))
+    return " or ".join(
+        names.get(root, "a computed pointer") for root in pointer_roots(_pointer(op))
+    )
+
+
+def _pointer(op: Op) -> Value:
     pointer = getattr(op, "pointer", None)
     assert isinstance(pointer, Value)
-    names = dict(zip(kernel.body.args, (info.name for info in kernel.params), strict=True))
-    name = " or ".join(names.get(root, "a computed pointer") for root in pointer_roots(pointer))
-    element = element_of(pointer.type)
+    return pointer
+
+
+def _vector(op: Op) -> int:
+    return int(getattr(op, "vector", 1))
+
+
+def _vector_bytes(op: Op) -> int:
+    element = element_of(_pointer(op).type)
     assert isinstance(element, PointerType)
-    vector = int(getattr(op, "vector", 1))
-    registers = 1
-    if isinstance(pointer.type, TileType) and pointer.type.layout is not None:
-        layout = pointer.type.layout.remove_zero_bases()
-        registers = layout.in_size("register")
-    return name, vector * element.pointee.size_bytes, max(1, registers // vector)
+    return _vector(op) * element.pointee.size_bytes
+
+
+def _num_registers(op: Op) -> int:
+    """Return how many elements of an access each thread has, without copies."""
+    kind = _pointer(op).type
+    if not isinstance(kind, TileType) or kind.layout is None:
+        return 1
+    return kind.layout.remove_zero_bases().in_size("register")
 
 
 def describe(explanation: Explanation) -> Data:
@@ -248,6 +294,7 @@ def describe(explanation: Explanation) -> Data:
                 "bytes_per_thread": access.bytes_per_thread,
                 "count": access.count,
                 "masked": access.is_masked,
+                "narrow_cause": access.narrow_cause,
             }
             for access in explanation.accesses
         ]
@@ -280,7 +327,8 @@ def text(explanation: Explanation) -> str:
     if explanation.mapped:
         lines.append(f"  tensor maps of {', '.join(explanation.mapped)}")
     if explanation.condition:
-        lines.append(f"  launched where {explanation.condition}; without tensor maps elsewhere")
+        otherwise = "without tensor maps" if explanation.mapped else "another form"
+        lines.append(f"  launched where {explanation.condition}; {otherwise} elsewhere")
     sections = (
         ("memory", [str(access) for access in explanation.accesses or ()]),
         ("remarks", list(metadata.remarks)),

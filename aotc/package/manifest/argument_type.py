@@ -1,13 +1,14 @@
-"""Parse the types of a kernel's arguments in a manifest: `*T:16`, `i32:16?`, `fp32`, `i32=1`.
+"""Parse the types of a kernel's arguments in a manifest: `*T:16`, `i32:16?`, `i32 in 1..4096`, `fp32`.
 
 A type is written once and built for several variants: the element may be a type variable, `?` asks
 for a variant with the promise and one without, and constants may name the extents of a descriptor's
 block shape. `concrete` returns the type string of one variant, the compiler's only form.
 
-    pointer     "*" element [":16" ["?"]] [" noalias"]
-                                                 promises: the address is a multiple of 16 bytes, and
+    pointer     "*" element [promise] [" noalias"]
                                                  no other argument points at the memory
-    scalar      element [":16" ["?"]]            promise: the value is a multiple of 16
+    scalar      element [promise] [" in " number ".." number]
+                                                 the value is in the range, ends included
+    promise     ":" power of two ["?"]           the value, or the address in bytes, is a multiple
     fixed       element "=" number               compiled in; a launch does not pass it
     descriptor  "tensordesc<" element "[" extent {"," extent} "]" [",nan"] ">"
     extent      an expression over constants, such as BLOCK_N or BLOCK_N // 2
@@ -27,12 +28,13 @@ from typing import Literal, TypeAlias
 from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.ir.expression import ExpressionError
-from aotc.ir.params import NOALIAS
-from aotc.ir.types import SCALARS
+from aotc.ir.params import BOUNDS, NOALIAS
+from aotc.ir.types import SCALARS, ScalarType
 
 Kind: TypeAlias = Literal["scalar", "pointer", "tensordesc", "none"]
 
-PROMISED_DIVISOR = 16
+PROMISED_DIVISOR = 16  # of a promise that no manifest asked for
+MAX_DIVISOR = 4096
 MAX_DESCRIPTOR_RANK = 5
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -46,7 +48,8 @@ _DESCRIPTOR = re.compile(
 _NONE = "none"
 _COMMA = re.compile(r",(?![^(]*\))")  # outside of parentheses
 _GRAMMAR = (
-    'such as "*fp16:16", "i32", "i32:16?", "fp32", "i32=1", "none", "tensordesc<bf16[BM,BK]>"'
+    'such as "*fp16:16", "i32", "i32:16?", "i32 in 1..4096", "fp32", "i32=1", "none", '
+    '"tensordesc<bf16[BM,BK]>"'
 )
 
 
@@ -87,8 +90,8 @@ def dtype_remedy(name: str, variables: tuple[str, ...] = ()) -> str:
 class ArgumentType:
     """Describe the type of one argument before type variables are substituted.
 
-    `divisor` is 16 where divisibility is promised and 1 elsewhere; `is_optional` asks for variants
-    with and without the promise. `value` is the fixed value of a scalar. `block` is a descriptor's
+    `divisor` is a power of two where divisibility is promised, else 1; `is_optional` asks for
+    variants with and without the promise. A scalar is within its `bounds`. `value` is the fixed value of a scalar. `block` is a descriptor's
     block shape, each extent a number or the text of an expression over constants. With `fill_nan`,
     elements out of bounds are read as NaN, not zero. A pointer with `may_be_none` has variants
     where it is None. With `noalias`, memory accessed through it is not accessed through another
@@ -104,6 +107,7 @@ class ArgumentType:
     fill_nan: bool = False
     may_be_none: bool = False
     noalias: bool = False
+    bounds: tuple[int, int] | None = None
 
     @property
     def is_passed(self) -> bool:
@@ -137,7 +141,8 @@ class ArgumentType:
         promise = f":{self.divisor}" if self.divisor > 1 else ""
         fixed = "" if self.value is None else f"={self.value!r}"
         alone = f" {NOALIAS}" if self.noalias else ""
-        return f"{star}{element}{promise}{fixed}{alone}"
+        bounds = "" if self.bounds is None else f" in {self.bounds[0]}..{self.bounds[1]}"
+        return f"{star}{element}{promise}{fixed}{alone}{bounds}"
 
 
 def _extent_text(extent: int | str, constants: Mapping[str, object]) -> str:
@@ -202,6 +207,10 @@ def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) ->
         if argument.kind != "pointer":
             raise ManifestError(f"expected a pointer before {NOALIAS!r}, got {text!r}", loc)
         return replace(argument, noalias=True)
+    ranged = BOUNDS.match(text)
+    if ranged is not None:
+        argument = parse(ranged["type"], variables, loc)
+        return replace(argument, bounds=_bounds(ranged, argument, loc))
     plain = _PLAIN.fullmatch(text)
     if plain is None:
         raise ManifestError(f"expected an argument type, got {text!r}", loc, remedy=_GRAMMAR)
@@ -210,21 +219,49 @@ def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) ->
     is_variable = element in variables
     is_integer = not is_variable and SCALARS[element].is_int
     if plain["divisor"] is not None:
-        if int(plain["divisor"]) != PROMISED_DIVISOR:
-            raise ManifestError(f"expected the promise ':16', got {text!r}", loc)
+        divisor = int(plain["divisor"])
+        if not 2 <= divisor <= MAX_DIVISOR or divisor & (divisor - 1):
+            message = f"expected a power of two from 2 to {MAX_DIVISOR} after ':', got {text!r}"
+            raise ManifestError(message, loc)
         if kind == "scalar" and not is_integer:
-            message = f"expected an integer or a pointer before ':16', got {text!r}"
+            message = f"expected an integer or a pointer before ':{divisor}', got {text!r}"
             raise ManifestError(message, loc)
         if plain["value"] is not None:
             message = f"expected a promise or a fixed value, got both in {text!r}"
-            raise ManifestError(message, loc, remedy="leave out ':16': the value is known")
-        return ArgumentType(kind, element, PROMISED_DIVISOR, is_optional=bool(plain["optional"]))
+            raise ManifestError(message, loc, remedy=f"leave out ':{divisor}': the value is known")
+        return ArgumentType(kind, element, divisor, is_optional=bool(plain["optional"]))
     if plain["value"] is None:
         return ArgumentType(kind, element)
     if kind == "pointer" or is_variable:
         message = f"expected a scalar dtype before '=', got {text!r}"
         raise ManifestError(message, loc, remedy="only a scalar of known dtype has a fixed value")
     return ArgumentType(kind, element, value=_value(plain["value"].strip(), element, loc))
+
+
+def _bounds(ranged: re.Match[str], argument: ArgumentType, loc: Loc | None) -> tuple[int, int]:
+    """Return the range of a scalar. Raises: ManifestError if it has no value, or some of no type."""
+    low, high = int(ranged["low"]), int(ranged["high"])
+    scalar = SCALARS.get(argument.element)
+    if argument.kind != "scalar" or scalar is None or not scalar.is_int or scalar.is_bool:
+        message = f"expected an integer dtype before a range, got {ranged[0]!r}"
+        raise ManifestError(message, loc)
+    if argument.value is not None:
+        message = f"expected a range or a fixed value, got both in {ranged[0]!r}"
+        raise ManifestError(message, loc)
+    least, greatest = _limits(scalar)
+    if not least <= low <= high <= greatest:
+        message = f"expected a range LOW..HIGH within {least}..{greatest}, got {low}..{high}"
+        raise ManifestError(message, loc)
+    divisor = 1 if argument.is_optional else argument.divisor
+    if high // divisor * divisor < low:
+        message = f"expected a range with a multiple of {divisor}, got {low}..{high}"
+        raise ManifestError(message, loc)
+    return low, high
+
+
+def _limits(scalar: ScalarType) -> tuple[int, int]:
+    low = -(1 << scalar.bits - 1) if scalar.is_signed else 0
+    return low, (1 << scalar.bits - int(scalar.is_signed)) - 1
 
 
 def _element(name: str, variables: tuple[str, ...], loc: Loc | None) -> str:
@@ -275,8 +312,7 @@ def _value(text: str, element: str, loc: Loc | None) -> int | float:
         value = int(text, 0) if value is None else value
     except ValueError:
         raise ManifestError(f"expected an integer for {element}, got {text!r}", loc) from None
-    low = -(1 << scalar.bits - 1) if scalar.is_signed else 0
-    high = (1 << scalar.bits - (1 if scalar.is_signed else 0)) - 1
+    low, high = _limits(scalar)
     if not low <= value <= high:
         raise ManifestError(f"expected {low} to {high} for {element}, got {value}", loc)
     return value

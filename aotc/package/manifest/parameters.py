@@ -33,13 +33,15 @@ class Parameter:
 class Function:
     """A function of the source and its parameters, in order.
 
-    `outer` are the variables of the functions around it.
+    `outer` are the variables of the functions around it. A kernel has `@triton.jit`, and returns
+    nothing.
     """
 
     name: str
     parameters: tuple[Parameter, ...]
     loc: Loc
     outer: tuple[str, ...] = ()
+    is_kernel: bool = False
 
     @property
     def arguments(self) -> tuple[Parameter, ...]:
@@ -154,7 +156,7 @@ def _is_jit(node: ast.FunctionDef) -> bool:
     return any(name == "jit" for name in names)
 
 
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield all statements of a file, without their expressions."""
     worklist: list[ast.AST] = [tree]
     while worklist:
@@ -193,7 +195,16 @@ def _function(node: ast.FunctionDef, file: str, is_rebound: bool) -> Function:  
         is_computed = is_constexpr and (computed is None or arg.arg in computed)
         has_value = has_default[arg.arg] or is_computed
         parameters.append(Parameter(arg.arg, is_constexpr, has_value, is_computed))
-    return Function(node.name, tuple(parameters), loc)
+    is_kernel = _is_jit(node) and not _returns(node)
+    return Function(node.name, tuple(parameters), loc, is_kernel=is_kernel)
+
+
+def _returns(node: ast.FunctionDef) -> bool:
+    """Return whether a function returns a value."""
+    return any(
+        isinstance(statement, ast.Return) and statement.value is not None
+        for statement in _statements(node)
+    )
 
 
 def _heuristics(node: ast.FunctionDef) -> set[str] | None:

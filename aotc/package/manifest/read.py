@@ -8,13 +8,14 @@ sections of a kernel's table, and `variant_grid.py` expands variants.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aotc import target as targets
-from aotc.ir.diagnostics import IRError, Loc, ManifestError, did_you_mean, nearest
+from aotc.ir.diagnostics import DiagnosticError, IRError, Loc, ManifestError, did_you_mean, nearest
 from aotc.package.manifest.facts_table import Facts, read_facts
 from aotc.package.manifest.include import check_agrees, read_included
 from aotc.package.manifest.kernel_table import KERNEL_KEYS, read_kernel
@@ -29,6 +30,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FUNCTION = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.+-]+)?")
 _IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
+_NO_MANIFEST = {
+    ".py": "write one for its kernels: `aotc init {path}`",
+    ".aotc": "give the manifest that it was built of",
+}
+_MAX_LISTED = 12
 # The pattern of PEP 263.
 _DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
 _ROOT_KEYS = ("include", "package", "kernel", "tuned")
@@ -42,6 +48,10 @@ def load(path: str) -> Manifest:
         ManifestError: the manifest cannot be read or is wrong.
         CompileError: a kernel source is not Python.
     """
+    suffix = Path(path).suffix
+    if suffix in _NO_MANIFEST:
+        remedy = _NO_MANIFEST[suffix].format(path=path)
+        raise ManifestError(f"expected a manifest, got {path!r}", remedy=remedy)
     return parse(_read_text(Path(path), "a manifest", None, ""), path)
 
 
@@ -193,7 +203,7 @@ class _Reader:
         file, colon, name = text.rpartition(":")
         if not (file and colon and _FUNCTION.fullmatch(name)):
             message = f"expected 'FILE.py:FUNCTION', got {text!r}"
-            raise ManifestError(message, loc, remedy="such as 'norm.py:rmsnorm', in ASCII")
+            raise ManifestError(message, loc, remedy=_listed_kernels(manifest, text))
         path = (Path(manifest).parent / file).as_posix()
         if path not in self.functions:
             self.functions[path] = _read_functions(path, loc)
@@ -220,6 +230,27 @@ def _check_targets(table: Table, kernel: KernelSpec, package: _Package) -> None:
             message = f"expected targets of the package ({', '.join(built)}), got {name!r}"
             remedy = "add it to `targets` of [package], or leave it out here"
             raise ManifestError(message, table.element("targets", index), remedy=remedy)
+
+
+def _listed_kernels(manifest: str, text: str) -> str:
+    """Return a remedy for a source without a function: the kernels of the file."""
+    with contextlib.suppress(DiagnosticError):
+        names = kernels_of_source((Path(manifest).parent / text).as_posix())
+        listed = ", ".join(f"{text}:{name}" for name in names[:_MAX_LISTED])
+        if listed and len(names) > _MAX_LISTED:
+            listed += f", and {len(names) - _MAX_LISTED} more"
+        if listed:
+            return f"its kernels: {listed}"
+    return "such as 'norm.py:rmsnorm', in ASCII"
+
+
+def kernels_of_source(path: str) -> list[str]:
+    """Return the names of a source's `@triton.jit` functions without results.
+
+    Raises: as `read_function`.
+    """
+    functions = _read_functions(path, None)
+    return [name for name, function in functions.items() if function.is_kernel]
 
 
 def read_function(path: str, name: str) -> Function:

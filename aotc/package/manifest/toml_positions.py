@@ -69,6 +69,13 @@ class Positions:
             return self._loc(entry.value_start, entry.value_end)
         return self._loc(entry.key_start, entry.key_end)
 
+    def respell(self, path: KeyPath, key: str) -> None:
+        """Add the entries at `path` under another last key."""
+        length = len(path)
+        for entry_path, entry in [*self.entries.items()]:
+            if entry_path[:length] == path:
+                self.entries[(*path[:-1], key, *entry_path[length:])] = entry
+
     def _nearest(self, path: KeyPath) -> Entry:
         for length in range(len(path), 0, -1):
             entry = self.entries.get(path[:length])

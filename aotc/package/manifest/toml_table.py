@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import tomli
 
-from aotc.ir.diagnostics import DiagnosticError, Loc, ManifestError, did_you_mean
+from aotc.ir.diagnostics import DiagnosticError, Loc, ManifestError, did_you_mean, nearest
 from aotc.package.manifest.toml_positions import KeyPath, Positions, scan
 
 Constant: TypeAlias = bool | int | float | str
@@ -115,12 +115,25 @@ class Table:
     mistakes: Mistakes
 
     def checked(self, allowed: tuple[str, ...] | None) -> Table:
-        """Return the table after checking its keys; None allows any key."""
+        """Return the table after checking its keys; None allows any key.
+
+        A misspelt key is reported, and read as the key it was meant to be.
+        """
+        if allowed is None:
+            return self
+        respelt: Data = {}
         for key in self.data:
-            if allowed is not None and key not in allowed:
-                message = f"expected one of {', '.join(allowed)}, got the unknown key {key!r}"
-                self.mistakes.add(self.wrong_key(key, message, did_you_mean(key, allowed)))
-        return self
+            if key in allowed:
+                continue
+            message = f"expected one of {', '.join(allowed)}, got the unknown key {key!r}"
+            self.mistakes.add(self.wrong_key(key, message, did_you_mean(key, allowed)))
+            intended = nearest(key, allowed)
+            if intended is not None and intended not in self.data | respelt:
+                respelt[intended] = self.data[key]
+                self.positions.respell((*self.path, key), intended)
+        if not respelt:
+            return self
+        return Table(self.positions, self.path, {**self.data, **respelt}, self.mistakes)
 
     def inner(self, key: str | int, data: Data, *path: str) -> Table:
         """Return the table `data` at `key`, or at `path` and `key`."""

@@ -256,6 +256,8 @@ def _guards_of_form(
             guards.append(guard_of[name])
         if argument.noalias:
             guards.append(guard_of[f"{name} {NOALIAS}"])
+        if argument.bounds is not None:
+            guards.append(guard_of[f"{name} in"])
         if argument.may_be_none:
             guards.append(guard_of[null_test(name, is_null=name in absent)])
     return tuple(guards)
@@ -369,6 +371,13 @@ def _guards(
     guards: list[Guard] = []
     index_of: dict[str | Expression, int] = {}
     for name, argument in kernel.signature.items():
+        if argument.bounds is not None:
+            low, high = argument.bounds
+            index_of[f"{name} in"] = len(guards)
+            in_range = expression.fold(
+                expression.parse(f"{low} <= {name} and {name} <= {high}"), {}
+            )
+            guards.append(Guard(in_range, f"{name} is from {low} to {high}", is_promise=True))
         for is_null in (False, True) if argument.may_be_none else ():
             test = null_test(name, is_null=is_null)
             index_of[test] = len(guards)
@@ -403,7 +412,7 @@ def _guards(
             guards.append(Guard(root, expression.to_text(root), is_promise=False))
     if len(guards) > MAX_GUARDS:
         message = f"expected at most {MAX_GUARDS} conditions on the arguments, got {len(guards)}"
-        remedy = "leave out ':16' where it gains nothing, or take argument names out of `where`"
+        remedy = "leave out promises that gain nothing, or take argument names out of `where`"
         raise ManifestError(message, kernel.loc, remedy=remedy)
     return tuple(guards), index_of
 

@@ -153,6 +153,10 @@ class _Reader:
         if argument.divisor > 1 and not argument.is_optional and value % argument.divisor:
             message = f"expected a multiple of {argument.divisor}, as promised, got {value}"
             raise ManifestError(message, self.section.element(name, index))
+        if argument.bounds is not None and not argument.bounds[0] <= value <= argument.bounds[1]:
+            low, high = argument.bounds
+            message = f"expected a value from {low} to {high}, as promised, got {value}"
+            raise ManifestError(message, self.section.element(name, index))
         return float(value) if scalar is not None and scalar.is_float else value
 
     def function(self, name: str, argument: ArgumentType) -> ManifestExpression:

@@ -21,6 +21,7 @@ from aotc.frontend.survey.support import Survey
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.package.manifest.read import read_function
 from aotc.package.text_output import make_folder, write_text
+from aotc.triton.extract import extracted_name
 
 Kernel = dict[str, Any]
 _IMPORT = re.compile(r"^from (\w+) import ", re.MULTILINE)
@@ -80,7 +81,7 @@ class _Extracts:
             return plain
         return {
             "file": str((self._folder / name).resolve()),
-            "function": kernel["function"].rpartition(".")[2],
+            "function": extracted_name(name),
             "module": Path(name).stem,
             "extracted": f"{kernel['function']} {reason}",
         }
@@ -104,7 +105,7 @@ class _Extracts:
         if not problem:
             return ""
         path = self._write(kernel["extract"])
-        if not self._problem(path, kernel["function"].rpartition(".")[2]):
+        if not self._problem(path, extracted_name(kernel["extract"])):
             return problem
         Path(path).unlink()
         return ""

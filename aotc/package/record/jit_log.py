@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias, cast
 
+from aotc.tuple_constant import tuple_text
+
 Path: TypeAlias = tuple[int | str, ...]
 """A parameter, by position or name, then the indices into its nested tuples."""
 
@@ -329,6 +331,10 @@ def _constant(value: Any) -> dict[str, Any]:
         return {"function": {"module": value.module, "function": value.name}}
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
+    is_list = isinstance(value, list)  # in the records, as JSON
+    text = tuple_text(tuple(cast("list[Any]", value)) if is_list else value)
+    if text:
+        return {"value": text}
     return {"other": value.text if isinstance(value, _Other) else repr(value)[:200]}
 
 

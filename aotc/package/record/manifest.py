@@ -266,8 +266,10 @@ class _Table:
         for option, value in self.first.get("unbuilt", {}).items():
             return f"it is launched with {option}={value}, which no manifest can say"
         for parameter, constant in self.first["constants"].items():
-            if "other" in constant:
-                return f"{parameter} is {constant['other']}, which a manifest cannot say"
+            is_text = "." in parameter and isinstance(constant.get("value"), str)
+            if "other" in constant or is_text:
+                value = constant.get("other") or repr(constant["value"])
+                return f"{parameter} is {value}, which a manifest cannot say"
         return ""
 
     def name(self, names: set[str]) -> str:
@@ -355,8 +357,12 @@ class _Table:
             ]
             return f"({', '.join(items)}{',' * (len(items) == 1)})"
         if kind == "constexpr":
-            value = self.first["constants"][name].get("value")
-            return "none" if value is None else f"i32={int(value)}"
+            constant = self.first["constants"][name]
+            value = constant.get("value")
+            if not isinstance(value, int | float | None):
+                return "none"  # of a table with a problem
+            kinds = {bool: "i1", int: "i32", float: "fp32"}
+            return "none" if value is None else f"{kinds[type(value)]}={value}"
         is_divisible = [name in launch["divisible"] for launch in self.group.launches]
         promise = ":16" * any(is_divisible) + "?" * (any(is_divisible) and not all(is_divisible))
         element = str(kind).replace("*k", "*", 1)
@@ -434,8 +440,11 @@ class _Table:
                 source_grid = grid
             if not reached:
                 return []
-        agrees = source_grid and all(_agrees(source_grid, launch) for launch in self.group.launches)
-        return source_grid if source_grid and agrees else []
+        launches = self.group.launches
+        # Triton launches nothing on an empty grid; a manifest's grid has at least one CTA.
+        is_empty = any(0 in launch.get("grid", ()) for launch in launches)
+        agrees = source_grid and all(_agrees(source_grid, launch) for launch in launches)
+        return source_grid if source_grid and agrees and not is_empty else []
 
     def _callers(self) -> set[tuple[str, int | None]]:
         """Return the launches' call sites (file, line); by default the kernel's own file."""

@@ -4,7 +4,7 @@ An archive's PTX is assembled again: any difference from its cubin is an error.
 
 A cubin is disassembled and its warps are followed (`aotc.verify.sass`). The audited bytes are the
 shipped ones: an archive's own cubins, or those a build would store. To locate a finding in the
-source, the same PTX is assembled once more with line numbers. Its code may be scheduled a little
+source, the kernel is assembled once more with line numbers. Its code may be scheduled a little
 differently, so lines are used only where the findings are the same.
 """
 
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
-from aotc.compiler import compile_kernel
+from aotc.compiler import CompiledKernel, CompileRequest, compile_kernel, compile_ptx
 from aotc.ir.diagnostics import CompileError, IRError, ResourceError
-from aotc.package.archive import stored_ptx
 from aotc.package.archive.elf import toolchain_of
 from aotc.package.builder.toolchain import toolchain_text
 from aotc.package.builder.workers import compile_both_ways
@@ -31,11 +31,12 @@ _TOOL_SECTION = ".note.nv.tkinfo"  # names the ptxas of a cubin; it comes before
 
 @dataclass(frozen=True, slots=True)
 class _Cubin:
-    """A cubin, and its PTX with line numbers."""
+    """A cubin, its PTX, and a function for the PTX with line numbers."""
 
     content: bytes
     ptx: str
     target: Target
+    located_ptx: Callable[[], str]
 
 
 def verify_and_audit(
@@ -93,27 +94,39 @@ def _cubins(subject: Subject) -> Iterator[_Cubin]:
     target = subject.target
     if subject.archived is not None:
         assert subject.stored is not None
-        content = subject.archived[1].cubin
-        yield _Cubin(content, subject.stored.ptx, target.assembled_by(toolchain_of(content)))
+        content, ptx = subject.archived[1].cubin, subject.stored.ptx
+        assembled_by = target.assembled_by(toolchain_of(content))
+        yield _Cubin(content, ptx, assembled_by, lambda: ptx)
         return
     assert subject.request is not None
-    request = replace(subject.request, with_ptx=True)
-    kernel = compile_both_ways(compile_kernel, request)
+    compiled: dict[bytes, tuple[CompileRequest, str]] = {}
+
+    def compiler(request: CompileRequest) -> CompiledKernel:
+        kernel = compile_kernel(request)
+        compiled[kernel.cubin] = request, kernel.asm["ptx"]
+        return kernel
+
+    kernel = compile_both_ways(compiler, subject.request)
     if kernel.is_misfit:
         raise ResourceError(kernel.misfit)
     limit = subject.target.max_shared_bytes
     while kernel is not None:
         if kernel.metadata.shared_bytes <= limit:
-            assert kernel.ptx is not None
-            yield _Cubin(kernel.cubin, stored_ptx.split(kernel.ptx)[1], target)
+            request, ptx = compiled[kernel.cubin]
+            yield _Cubin(kernel.cubin, ptx, target, partial(_located_ptx, request))
         kernel = kernel.fallback
+
+
+def _located_ptx(request: CompileRequest) -> str:
+    return compile_ptx(request).ptx
 
 
 def _audit(cubin: _Cubin) -> tuple[Finding, ...]:
     findings = audit(disassemble(cubin.content), cubin.ptx)
     if not any(finding.is_failure and not finding.source for finding in findings):
         return findings
-    located = audit(disassemble_located(cubin.ptx, cubin.target), cubin.ptx)
+    ptx = cubin.located_ptx()
+    located = audit(disassemble_located(ptx, cubin.target), ptx)
     if [_identity(finding) for finding in located] != [_identity(finding) for finding in findings]:
         return findings
     return tuple(

@@ -25,6 +25,7 @@ from aotc.verify.checks.launch import Scalar
 from aotc.verify.checks.launches import DEFAULT_MAX_PROGRAMS, DEFAULT_NUM_STAGES, Choice, Conditions
 
 _NO_GRID = (-1,)
+_FAR, _MOST = 7, 1 << 14  # of values in a range: steps from its start, and the largest tried
 _ADDRESS = 1 << 20
 """Assumed address of a pointer in guards: aligned, and not null."""
 
@@ -33,6 +34,8 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
     """Return the checks of a subject: its launches, their inputs, and the tolerance."""
     spec = subject.spec
     choices = {name: Choice(values=values) for name, values in spec.values.items()}
+    for name, values in _values_in_ranges(subject.guards).items():
+        choices.setdefault(name, Choice(values=values))
     for name, root in spec.expressions.items():
         choices[name] = Choice(function=_function(root, subject.values))
     grid: Sequence[Expression] = subject.grid or [parsed.root for parsed in spec.grid or ()]
@@ -73,8 +76,10 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
     }
     sizes = {name: _limit(parsed, subject.values) for name, parsed in spec.sizes.items()}
     limit = min(DEFAULT_MAX_BUFFER_BYTES, options.max_memory_bytes)
+    is_rescaled = bool(subject.values.get("conditional_rescaling", 0))
+    inputs = Inputs(ranges, pointees, limit, sizes, is_rescaled)
     return Checks(
-        *(conditions, Inputs(ranges, pointees, limit, sizes), options.seed, spec.tolerance),
+        *(conditions, inputs, options.seed, spec.tolerance),
         is_compared_later=options.is_compared_later,
     )
 
@@ -176,6 +181,24 @@ def _divisors(guards: Iterable[Expression]) -> dict[str, int]:
                 case _:
                     pass
     return divisors
+
+
+def _values_in_ranges(guards: Iterable[Expression]) -> dict[str, tuple[int, ...]]:
+    """Return values of the arguments whose range has none of the small ones tried by default."""
+    divisors = _divisors(guards)
+    values: dict[str, tuple[int, ...]] = {}
+    for guard in guards:
+        match tuple(expression.conjuncts(guard)):
+            case (Binary("<=", Integer(low), Name(name)), Binary("<=", Name(other), Integer(high))):
+                step = divisors.get(name, 1)
+                first = -(-low // step) * step
+                listed = (first, first + step, first + _FAR * step, high // step * step)
+                if other == name and (low > 1 or high < 1):
+                    usable = (value for value in listed if low <= value <= min(high, _MOST))
+                    values[name] = tuple(dict.fromkeys(usable)) or (first,)
+            case _:
+                pass
+    return values
 
 
 def grid_blocks(grid: Iterable[Expression]) -> dict[str, int]:

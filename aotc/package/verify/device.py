@@ -22,11 +22,12 @@ from aotc.package.builder.assemble import assemble
 from aotc.package.builder.workers import compile_both_ways
 from aotc.package.verify.subjects import Subject, VerifyOptions
 from aotc.package.verify.variants import VariantResult, verify_variant
-from aotc.verify.checks.check import Execute, Execution, ExecutionFault
-from aotc.verify.checks.device import DeviceBuffers, Driver, NoDeviceError
+from aotc.verify.checks.check import Execute, Execution, ExecutionFault, Unsuited
+from aotc.verify.checks.device import DeviceBuffers, Driver, NoDeviceError, NoRoomError
 from aotc.verify.checks.reference import Reference
 
 _NAME = "verified"
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def verify_on_device(subject: Subject, options: VerifyOptions) -> VariantResult:
@@ -112,15 +113,21 @@ class DeviceRun:
         grid: tuple[int, ...] | None,
         choices: dict[str, Value] | None,
     ) -> None:
-        """Launch and wait. Raises: ExecutionFault."""
+        """Launch and wait. Raises: ExecutionFault; Unsuited without enough free memory."""
         kernel, scratch = self.library[self.kernel.name], None
         try:
             size_bytes = kernel.select(args, grid=grid, choices=choices).scratch_bytes
             if size_bytes:
                 scratch = self.driver.allocate(size_bytes), size_bytes
             kernel.launch(args, grid=grid, choices=choices, scratch=scratch)
+            self.driver.synchronize()
         except runtime.AotcError as error:
+            # The driver allocates local memory, for registers that are spilled, at a launch.
+            if error.cuda == _OUT_OF_MEMORY:
+                raise Unsuited("the GPU does not have its local memory free") from None
             raise ExecutionFault(f"the launch is refused: {error}") from error
-        self.driver.synchronize()
-        if scratch is not None:
-            self.driver.free(scratch[0])
+        except NoRoomError:
+            raise Unsuited("the GPU does not have its scratch memory free") from None
+        finally:
+            if scratch is not None:
+                self.driver.free(scratch[0])

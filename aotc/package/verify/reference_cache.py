@@ -49,4 +49,5 @@ def key_of(tile_ir: str, subject: Subject, options: VerifyOptions) -> tuple[obje
     roots = tuple(map(expression.to_text, subject.grid))
     described = (repr(spec.ranges), repr(spec.pointees), repr(spec.sizes))
     kernel = _WARPS.sub("{}", tile_ir, count=1)
-    return (subject.kernel, kernel, roots, described, values, options.max_memory_bytes)
+    rounding = subject.values.get("conditional_rescaling", 0)
+    return (subject.kernel, kernel, roots, described, values, rounding, options.max_memory_bytes)

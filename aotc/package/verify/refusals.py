@@ -10,7 +10,7 @@ Invariant: nothing here runs; a launch is planned or refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from aotc.ir.core import Kernel
@@ -49,7 +49,7 @@ _OTHER_DTYPES = {
 class Needs:
     """The needs of a kernel.
 
-    The divisor of each argument, the types of integers, whether programs wait for each other, and a
+    The divisor and bounds of each argument, the types of integers, whether programs wait for each other, and a
     program's scratch bytes and number of CTAs.
     """
 
@@ -58,6 +58,7 @@ class Needs:
     meets_grid: bool
     scratch_bytes: int
     cluster: Grid
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
 
 def needs_of(kernel: Kernel, scratch_bytes: int, num_ctas: int) -> Needs:
@@ -72,7 +73,8 @@ def needs_of(kernel: Kernel, scratch_bytes: int, num_ctas: int) -> Needs:
         if isinstance(arg.type, ScalarType) and arg.type.is_int:
             scalars[info.name] = arg.type
     meets_grid = any(isinstance(op, GridBarrier) for op in kernel.walk())
-    return Needs(divisors, scalars, meets_grid, scratch_bytes, (num_ctas, 1, 1))
+    bounds = {info.name: info.bounds for info in kernel.params if info.bounds is not None}
+    return Needs(divisors, scalars, meets_grid, scratch_bytes, (num_ctas, 1, 1), bounds)
 
 
 def check_refusals(
@@ -150,9 +152,19 @@ def _wrong_arguments(
             if divisor > 1:
                 yield index, arg + divisor // 2, promise
             kind = needs.scalars.get(name)
+            if kind is not None and name in needs.bounds:
+                low, high = needs.bounds[name]
+                for outside in (low - 1 - (low - 1) % divisor, (high // divisor + 1) * divisor):
+                    if _holds(kind, outside):
+                        yield index, outside, f"whose code relies on {low} to {high}"
             if kind is not None and not kind.is_bool and kind.bits < 64:
                 beyond = 1 << (kind.bits - kind.is_signed)
                 yield index, beyond, f"which {kind} does not hold"
+
+
+def _holds(kind: ScalarType, value: int) -> bool:
+    beyond = 1 << (kind.bits - kind.is_signed)
+    return (-beyond if kind.is_signed else 0) <= value < beyond
 
 
 def _wrong_grids(cluster: Grid) -> Iterator[Grid]:

@@ -151,37 +151,66 @@ def verify_variant(
         EmulationError: the emulator does not support an instruction of the PTX.
     """
     options = options or VerifyOptions()
-    limit = subject.target.max_shared_bytes
     findings: list[tuple[Finding, ...]] = []
     cache = cache or ReferenceCache()
     reason = ""
-    for compiled, condition in _members(subject, compiler):
-        if isinstance(compiled, ResourceError):
-            reason = misfit_text(compiled)
+    for member in members_of(subject, options, compiler, execute):
+        reason = member if isinstance(member, str) else ""
+        if isinstance(member, str):
             continue
-        if compiled.shared_bytes > limit:
-            reason = f"{compiled.shared_bytes} bytes of shared memory, the limit is {limit}"
-            continue
-        member = replace(subject, guards=_guards(subject, compiled))
-        if condition is not None:
-            member = replace(member, guards=(*member.guards, condition))
-        reason = ""
-        run = _emulation(member, compiled, options) if execute is None else execute(condition)
-        # A GPU runs all program instances. In the emulator so does a persistent kernel, or one with
-        # program instances that wait for each other.
-        is_device = execute is not None
-        loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
-        all_run = is_device or loops or compiled.cooperative
-        checks = checks_of(member, options, may_be_left_out=not all_run)
         # Another form of the same tile IR may follow.
-        checks = replace(checks, references=cache.of(compiled.tile_ir, subject, options))
-        findings.append(_findings(member, compiled, checks, run))
+        references = cache.of(member.compiled.tile_ir, subject, options)
+        checks = replace(member.checks, references=references)
+        findings.append(_findings(member.subject, member.compiled, checks, member.run))
         cache.trim()
     if reason:
         return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
     fallback = findings[1] if len(findings) > 1 else None
     names = (subject.label, subject.kernel, subject.target.name)
     return VariantResult(*names, findings[0], fallback=fallback)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One kernel built for a variant, with the checks of its launches and what runs them."""
+
+    subject: Subject
+    compiled: PtxKernel
+    checks: Checks
+    run: Execute
+
+    def launches(self) -> Iterator[Finding]:
+        """Yield the outcome of each launch as soon as it has run. Raises: EmulationError."""
+        kernel = parse_kernel(self.compiled.tile_ir)
+        roles = roles_of(kernel, grid_blocks(self.subject.grid), is_inexact)
+        return check_kernel(kernel, roles, self.checks, self.run)
+
+
+def members_of(
+    subject: Subject,
+    options: VerifyOptions,
+    compiler: PtxCompiler = compile_ptx,
+    execute: Callable[[Expression | None], Execute] | None = None,
+) -> Iterator[Member | str]:
+    """Yield each kernel built for a variant, or why it does not fit the target."""
+    limit = subject.target.max_shared_bytes
+    for compiled, condition in _members(subject, compiler):
+        if isinstance(compiled, ResourceError):
+            yield misfit_text(compiled)
+            continue
+        if compiled.shared_bytes > limit:
+            yield f"{compiled.shared_bytes} bytes of shared memory, the limit is {limit}"
+            continue
+        member = replace(subject, guards=_guards(subject, compiled))
+        if condition is not None:
+            member = replace(member, guards=(*member.guards, condition))
+        run = _emulation(member, compiled, options) if execute is None else execute(condition)
+        # A GPU runs all program instances. In the emulator so does a persistent kernel, or one with
+        # program instances that wait for each other.
+        is_device = execute is not None
+        loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
+        all_run = is_device or loops or compiled.cooperative
+        yield Member(member, compiled, checks_of(member, options, may_be_left_out=not all_run), run)
 
 
 def _guards(subject: Subject, compiled: PtxKernel) -> tuple[Expression, ...]:

@@ -57,9 +57,15 @@ def axis_symbol(axis: int) -> int:
 
 
 class AffineAnalysis:
-    """The polynomials of all values of a kernel; see the module docstring."""
+    """The polynomials of all values of a kernel; see the module docstring.
 
-    def __init__(self, kernel: Kernel) -> None:
+    If it `drops_clamps`, an index that is 0 from an end on is the index, and `clamps` has a
+    polynomial that is below 0 exactly before the end.
+    """
+
+    def __init__(self, kernel: Kernel, *, drops_clamps: bool = False) -> None:
+        self.drops_clamps = drops_clamps
+        self.clamps: dict[Value, Polynomial] = {}
         self.sources: list[Value | Wrapped] = []
         """The source of each symbol from 0 on."""
         self._numbers: dict[Value | Wrapped, int] = {}
@@ -128,33 +134,37 @@ class AffineAnalysis:
                 continue
             for nested in op.blocks:
                 self._visit(nested)
-            rule = _RULES.get(type(op)) or (_renaming if op.has(*_RENAMINGS) else None)
-            if rule is not None and _is_index(op.results[0]):
-                affine = rule(self, op, [self[operand] for operand in op.operands])
-                self._known.pop(op.results[0], None)  # stale: from before a loop was understood
-                if affine is not None and len(affine.offset.terms) <= _MAX_TERMS:
-                    self._known[op.results[0]] = affine
+            self._visit_op(op)
+
+    def _visit_op(self, op: Op) -> None:
+        rule = _RULES.get(type(op)) or (_renaming if op.has(*_RENAMINGS) else None)
+        if rule is not None and _is_index(op.results[0]):
+            affine = rule(self, op, [self[operand] for operand in op.operands])
+            self._known.pop(op.results[0], None)  # stale: from before a loop was understood
+            if affine is not None and len(affine.offset.terms) <= _MAX_TERMS:
+                self._known[op.results[0]] = affine
 
     def _visit_loop(self, loop: scf.For) -> None:
-        """Visit the body with carried values opaque, derive their steps, and visit it again.
+        """Derive the steps of carried values from the loop's own ops, and visit the body.
 
-        Carried values without a step stay opaque, and scalars among them are symbols.
+        Carried values without a step stay opaque, and scalars among them are symbols. Nested blocks
+        are visited once: their results are opaque.
         """
         carried = [arg for arg in loop.carried if _is_index(arg)]
-        for arg in carried:
-            self._known[arg] = Affine(arg, ZERO)
-        self._visit(loop.body)
-        induced = {arg: self._induced(loop, arg) for arg in carried}
-        for arg in carried:
-            del self._known[arg]
         if carried:
+            self._known.update((arg, Affine(arg, ZERO)) for arg in carried)
+            for op in loop.body:
+                self._visit_op(op)
+            induced = {arg: self._induced(loop, arg) for arg in carried}
+            for arg in carried:
+                del self._known[arg]
             self._known.update((arg, value) for arg, value in induced.items() if value is not None)
-            self._visit(loop.body)
+        self._visit(loop.body)
 
     def _induced(self, loop: scf.For, arg: Value) -> Affine | None:
         """Return a carried value as a function of the induction variable, or None."""
         step = self[loop.body.terminator.operands[arg.index - 1]]
-        if step.base is not arg or not self._is_invariant(step.offset, loop):
+        if step.base is not arg or not self.is_invariant(step.offset, loop):
             return None
         per_index = step.offset.divided_by(self[loop.step].offset)
         if per_index is None:
@@ -163,7 +173,8 @@ class AffineAnalysis:
         start = self[loop.init[arg.index - 1]]
         return Affine(start.base, start.offset + distance * per_index)
 
-    def _is_invariant(self, polynomial: Polynomial, loop: scf.For) -> bool:
+    def is_invariant(self, polynomial: Polynomial, loop: scf.For) -> bool:
+        """Return whether a polynomial has one value in all iterations of a loop."""
         symbols = reached(polynomial.symbols, self.symbols_of)
         sources = (self.sources[symbol] for symbol in symbols if symbol >= 0)
         return not any(
@@ -292,6 +303,20 @@ def _rem(analysis: AffineAnalysis, op: Op, operands: list[Affine]) -> Affine | N
     return Affine(None, analysis.symbol(Wrapped(start, divisor, extent)) + along)
 
 
+def _select(analysis: AffineAnalysis, op: Op, operands: list[Affine]) -> Affine | None:
+    assert isinstance(op, arith.Select)
+    _, index, zero = operands
+    if not analysis.drops_clamps or index.base is not None or zero != Affine(None, ZERO):
+        return None
+    (limit, *more) = analysis.bounds(op.condition) or (ZERO,)
+    axes = [symbol for symbol in index.offset.symbols if symbol < 0]
+    end = index.offset - limit
+    if more or len(axes) != 1 or not end or not all(map(analysis.is_launch, end.symbols)):
+        return None
+    analysis.clamps[op.out] = limit
+    return index
+
+
 def _renaming(_: AffineAnalysis, op: Op, operands: list[Affine]) -> Affine | None:
     names = axis_names(op)
     base = operands[0].base
@@ -313,4 +338,5 @@ _RULES: dict[type[Op], Rule] = {
     arith.Neg: _neg,
     arith.Cast: _cast,
     arith.Rem: _rem,
+    arith.Select: _select,
 }

@@ -11,8 +11,8 @@ and, for scalars, the value itself if it is constant. All numbers are powers of 
 vector widths and the pipeline's `cp.async` widths all rest on it. It works on tile IR and on gpu IR
 alike, since the ops are the same.
 
-Invariant: every fact holds for all launches that keep the promises of the signature and divide
-numbers of 0 or more by positive ones alone. Unknown ops have no facts (1 everywhere), so a new op
+Invariant: every fact holds for all launches that keep the promises of the signature and the guards,
+and divide numbers of 0 or more by positive ones alone. Unknown ops have no facts (1 everywhere), so a new op
 is safe before it is precise.
 """
 
@@ -25,11 +25,14 @@ from math import gcd
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.effects import Trait
-from aotc.ir.types import PointerType, TileType, Type, element_of
+from aotc.ir.params import GRID_SOURCES
+from aotc.ir.types import PointerType, ScalarType, TileType, Type, element_of
 
 # Divisibility of zero: as good as any relevant power of two.
 _MAX_DIVISIBILITY = 1 << 30
 _MAX_LOOP_ROUNDS = 8
+_LIKELY_DIVISOR = 16
+_MAX_STEP = 4
 
 Facts = tuple[int, ...]
 
@@ -102,21 +105,54 @@ def constant(type_: Type, value: int) -> AxisInfo:
 class AxisAnalysis:
     """The facts of every value of a kernel; see the module docstring.
 
-    `supposed` are facts of arguments assumed besides the promises of the signature.
+    `supposed` are facts of arguments assumed besides the promises of the signature. With
+    `counts_steps`, runs may count up by a few, not by one.
     """
 
-    def __init__(self, kernel: Kernel, supposed: Mapping[Value, AxisInfo] | None = None) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        supposed: Mapping[Value, AxisInfo] | None = None,
+        *,
+        counts_steps: bool = False,
+    ) -> None:
         self.kernel = kernel
+        self._counts_steps = counts_steps
         self._infos: dict[Value, AxisInfo] = {}
+        guarded = {guard.removesuffix(" >= 0") for guard in kernel.guards}
         for info, arg in zip(kernel.params, kernel.body.args, strict=True):
-            self._infos[arg] = AxisInfo((1,), (info.divisibility & -info.divisibility,), (1,))
+            divisor = info.divisibility & -info.divisibility
+            source = info.source or info.name
+            nonnegative = source in guarded or source in GRID_SOURCES
+            self._infos[arg] = AxisInfo((1,), (divisor,), (1,), nonnegative=nonnegative)
         self._infos |= supposed or {}
+        self._likely: AxisAnalysis | None = None
         self._visit_block(kernel.body)
 
     def __getitem__(self, value: Value) -> AxisInfo:
         """Return the facts of `value`."""
         info = self._infos.get(value)
         return unknown(value.type) if info is None else info
+
+    def likely(self, value: Value) -> AxisInfo:
+        """Return facts of most elements of `value`: no more than a hint on their order.
+
+        Quotients and remainders by arguments have runs, each long, whose ends are unknown.
+        """
+        if max(self[value].contiguity) > 1:
+            return self[value]
+        if self._likely is None:
+            likely_facts = {
+                arg: replace(
+                    self[arg],
+                    divisibility=(max(_LIKELY_DIVISOR, *self[arg].divisibility),),
+                    nonnegative=True,
+                )
+                for arg in self.kernel.body.args
+                if isinstance(arg.type, ScalarType) and arg.type.is_int
+            }
+            self._likely = AxisAnalysis(self.kernel, likely_facts, counts_steps=True)
+        return self._likely[value]
 
     # -- control flow ----------------------------------------------------------
 
@@ -140,7 +176,10 @@ class AxisAnalysis:
         value = op.results[0]
         if not _is_integral(value.type):
             return
-        self._infos[value] = rule(op, [self[operand] for operand in op.operands])
+        infos = [self[operand] for operand in op.operands]
+        self._infos[value] = rule(op, infos)
+        if self._counts_steps and isinstance(op, arith.Mul):
+            self._infos[value] = _in_steps(self._infos[value], infos)
 
     def _visit_for(self, op: scf.For) -> None:
         lower, step = self[op.lower], self[op.step]
@@ -289,6 +328,14 @@ def _product(op: Op, left: AxisInfo, right: AxisInfo) -> AxisInfo:
         _gcds(left.constancy, right.constancy),
         nonnegative=left.nonnegative and right.nonnegative,
     )
+
+
+def _in_steps(product: AxisInfo, infos: list[AxisInfo]) -> AxisInfo:
+    """Keep the runs of a number multiplied by a small one."""
+    for info, factor in (infos, infos[::-1]):
+        if 1 < (factor.constant or 0) <= _MAX_STEP:
+            return replace(product, contiguity=info.contiguity)
+    return product
 
 
 def _mul(op: Op, infos: list[AxisInfo]) -> AxisInfo:

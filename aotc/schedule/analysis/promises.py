@@ -10,6 +10,7 @@ Invariant: with the named promises the fact is true; without any one of them it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from aotc.ir.core import Block, Kernel, Value
 from aotc.ir.dialects import scf
@@ -17,7 +18,7 @@ from aotc.ir.types import PointerType, ScalarType
 from aotc.schedule.analysis.axis import AxisAnalysis, AxisInfo, constant
 
 _MULTIPLE = 16
-_SIXTEENTH = AxisInfo((1,), (_MULTIPLE,), (1,))
+_SIXTEENTH = AxisInfo((1,), (_MULTIPLE,), (1,), nonnegative=True)
 
 Holds = Callable[[AxisAnalysis], bool]
 
@@ -30,12 +31,12 @@ def find_promises(kernel: Kernel, values: Iterable[Value], holds: Holds) -> str:
     open_args = _unpromised(values, kernel)
     names = dict(zip(kernel.body.args, (info.name for info in kernel.params), strict=True))
     multiples = dict.fromkeys(open_args, _SIXTEENTH)
-    if open_args and holds(AxisAnalysis(kernel, multiples)):
+    if open_args and holds(_facts(kernel, multiples)):
         promises = _sufficient(kernel, multiples, holds)
         return promise_multiples([names[arg] for arg in promises])
     for arg in open_args:
         unit = {arg: constant(arg.type, 1)}
-        if isinstance(arg.type, PointerType) or not holds(AxisAnalysis(kernel, multiples | unit)):
+        if isinstance(arg.type, PointerType) or not holds(_facts(kernel, multiples | unit)):
             continue
         promises = _sufficient(kernel, multiples | unit, holds)
         rest = [names[other] for other in promises if other is not arg]
@@ -57,9 +58,20 @@ def _sufficient(
     sufficient = dict(promises)
     for arg in promises:
         fewer = {other: info for other, info in sufficient.items() if other is not arg}
-        if holds(AxisAnalysis(kernel, fewer)):
+        if holds(_facts(kernel, fewer)):
             sufficient = fewer
     return sufficient
+
+
+def _facts(kernel: Kernel, promises: Mapping[Value, AxisInfo]) -> AxisAnalysis:
+    """Return the facts with these promises, of numbers that `guard_signs` could guard."""
+    facts = AxisAnalysis(kernel)
+    signs = {
+        arg: replace(facts[arg], nonnegative=True)
+        for arg in kernel.body.args
+        if isinstance(arg.type, ScalarType) and arg.type.is_int
+    }
+    return AxisAnalysis(kernel, signs | dict(promises))
 
 
 def _unpromised(values: Iterable[Value], kernel: Kernel) -> list[Value]:

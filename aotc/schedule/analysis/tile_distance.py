@@ -37,18 +37,13 @@ class Touch:
     carried: frozenset[Op] = frozenset()
 
     def carried_by(self, loop: Op) -> Touch:
-        """Return the same access as the next iteration of `loop` sees it."""
-        return self if loop in self.carried else Touch(self.op, self.carried | {loop})
+        """Return the same access as the next iteration of `loop` sees it.
 
-    def after(self, loop: Op) -> Touch:
-        """Return the access as seen after `loop`, and by the loop when it runs again.
-
-        An access outside of the loop is seen as if the loop had not run: of `n` loops in a row,
-        each access would be carried by any of `2**n` sets of them.
+        An access outside of the loop is the same for all iterations.
         """
-        if loop not in self.carried or is_inside(self.op, loop):
+        if loop in self.carried or not is_inside(self.op, loop):
             return self
-        return Touch(self.op, self.carried - {loop})
+        return Touch(self.op, self.carried | {loop})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
 """Find softmax references (running maxima) on which a kernel's results do not depend.
 
 The online softmax subtracts a running maximum, the *reference*, from each row's scores, and rescales its
-sums whenever the maximum moves. If the reference is a whole number,
+sums whenever the maximum moves:
 
-    m' = max(m, ceil(reduce_max(x)));  p = exp2(x - m');  f = exp2(m - m');  s = s * f + sum of p
+    m' = max(m, reduce_max(x));  p = exp2(x - m');  f = exp2(m - m');  s = s * f + sum of p
 
-then lowering it by a whole d multiplies weights and sums by 2^d, and leaves the stored quotients and
-logarithms unchanged. This pass proves the property for a loop and marks the maximum `is_reference`, so
-`rescale_lazily` may skip it.
+Lowering it by d multiplies weights and sums by 2^d, and leaves the stored quotients and logarithms
+unchanged. This pass proves the property for a loop and marks the maximum `is_reference`, so
+`rescale_lazily` may skip it. A later loop may go on with the reference and all that follows it, as masked
+blocks of keys come after others. If references are whole numbers, as with `ceil(reduce_max(x))`, results are the
+same to the bit. Others are marked only if the config asks for `conditional_rescaling`: weights and sums are
+rounded elsewhere, by as much. Then `exp` and `log` serve as well.
 
 A value's *degree* (a, b) tells how it follows its rows' references. Lowering them by d0 at the start of an
 iteration and by d1 at its end multiplies the value by 2^(a d0 + b d1). A value of kind shift, such as a
@@ -16,12 +19,14 @@ Results outside the rows, memory above all, must have degree 0.
 
 Invariant: multiplying by a power of two is exact except near the ends of a type's range. `rescale_lazily`
 bounds d by 15 and weights by 2^15.
+Source: FlashAttention-4, conditional rescaling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, scf, tile
@@ -29,35 +34,65 @@ from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import BF16, FP16, FP32, TileType, element_of
 from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
 
 # Weights stay below 2^15 and so fit fp16; sums and accumulators are unbounded.
 _WIDE = (FP32, BF16)
 
+_Base: TypeAlias = tuple[type[arith.Unary], type[arith.Unary]]
+# Exponential and logarithm of one base; powers of two scale floats exactly.
+_EXACT: tuple[_Base, ...] = ((arith.Exp2, arith.Log2),)
+_BASES: tuple[_Base, ...] = (*_EXACT, (arith.Exp, arith.Log))
+
 
 def mark_references(kernel: Kernel, schedule: Schedule) -> None:
     """Mark the references of loops whose results do not depend on them."""
-    del schedule
+    asked = schedule.config.conditional_rescaling
+    if asked is False:
+        return
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
         references = [
             (arg, new) for arg in loop.carried if (new := _reference(loop, arg)) is not None
         ]
-        if len(references) == 1 and _is_free(loop, *references[0]):
-            _, new = references[0]
+        if len(references) != 1:
+            continue
+        arg, new = references[0]
+        is_whole = _is_whole(loop, arg, new)
+        if not is_whole and _truncates_weights(loop):
+            continue
+        if not _is_free(loop, arg, new, _EXACT if is_whole and not asked else _BASES):
+            continue
+        if is_whole or asked:
             new.replace_with(Builder.before_op(new)(new.clone({}, is_reference=True)).results)
+        else:
+            schedule.remark(new.loc, Remark.RESCALED_ALWAYS())
 
 
 def _reference(loop: scf.For, arg: Value) -> arith.Max | None:
-    """Return the op computing the next value of `arg` as max(arg, ceil(...)), or None."""
+    """Return the op computing the next value of `arg` as max(arg, ...) by rows, or None."""
     op = loop.body.terminator.operands[arg.index - 1].op
     if not isinstance(op, arith.Max) or op.block is not loop.body or element_of(arg.type) != FP32:
         return None
-    other = op.rhs if op.lhs is arg else op.lhs if op.rhs is arg else None
-    kind, init = arg.type, loop.init[arg.index - 1].op
-    is_rows = isinstance(kind, TileType) and len(kind.shape) == 1
-    starts_whole = isinstance(init, arith.Constant) and float(init.value).is_integer()
-    if other is None or not isinstance(other.op, arith.Ceil) or not is_rows or not starts_whole:
-        return None
-    return op
+    is_rows = isinstance(arg.type, TileType) and len(arg.type.shape) == 1
+    return op if is_rows and arg in op.operands else None
+
+
+def _is_whole(loop: scf.For, arg: Value, new: arith.Max) -> bool:
+    """Return whether a reference is a whole number in each iteration."""
+    init = loop.init[arg.index - 1]
+    is_rounded = any(isinstance(value.op, arith.Ceil) for value in new.operands)
+    if isinstance(init.op, scf.For):
+        earlier = init.op.carried[init.index]
+        before = _reference(init.op, earlier)
+        return is_rounded and before is not None and _is_whole(init.op, earlier, before)
+    starts_whole = isinstance(init.op, arith.Constant) and float(init.op.value).is_integer()
+    return starts_whole and is_rounded
+
+
+def _truncates_weights(loop: scf.For) -> bool:
+    """Return whether a dot may round fp32 operands to tf32, which verification takes for exact."""
+    dots = [op for op in loop.body if isinstance(op, tile.Dot)]
+    return any(element_of(operand.type) == FP32 for dot in dots for operand in (dot.a, dot.b))
 
 
 @dataclass(frozen=True)
@@ -82,31 +117,36 @@ class _DependsError(Exception):
     """A result depends on the reference."""
 
 
-def _is_free(loop: scf.For, reference: Value, new: arith.Max) -> bool:
-    """Return whether the loop's results are independent of the reference."""
+def _is_free(loop: scf.For, reference: Value, new: arith.Max, bases: Collection[_Base]) -> bool:
+    """Return whether the loop's results are independent of the reference, in one of `bases`."""
+    return any(_degrees(loop, reference, new, base) is not None for base in bases)
+
+
+def _degrees(loop: scf.For, reference: Value, new: arith.Max, base: _Base) -> list[_Degree] | None:
+    """Return the degrees of carried values, or None if a result depends on the reference."""
     # Sums and accumulators rescaled by the reference's movement follow it.
     rescaled = {arg: _Degree(start=-1) for arg in loop.carried if arg is not reference}
     followers: dict[Value, _Degree] = {
         reference: _Degree(1, shift=True),
         new.out: _Degree(end=1, shift=True),
     }
-    for arg in _rescaled(loop, followers, list(rescaled)):
+    for arg in _rescaled(loop, followers, list(rescaled), base):
         followers[arg] = replace(rescaled[arg], axis=_rows_axis(arg, reference))
-    walk = _Walk(followers)
+    walk = _Walk(followers, base)
     try:
         walk.block(loop.body, passed=new)
-        after = _Walk({})
+        after = _Walk({}, base)
         for arg, out, value in zip(
             loop.carried, loop.outs, loop.body.terminator.operands, strict=True
         ):
             at_start, at_end = walk.of(arg), walk.of(value)
             if at_end != replace(at_start, start=0, end=at_start.start):
-                return False
+                return None
             after.degrees[out] = at_start
         after.rest(loop)
     except _DependsError:
-        return False
-    return True
+        return None
+    return [walk.of(arg) for arg in loop.carried]
 
 
 def _rows_axis(value: Value, reference: Value) -> int:
@@ -116,9 +156,11 @@ def _rows_axis(value: Value, reference: Value) -> int:
     return next((axis for axis, extent in enumerate(shape) if extent == reference.type.shape[0]), 0)
 
 
-def _rescaled(loop: scf.For, followers: dict[Value, _Degree], args: Sequence[Value]) -> list[Value]:
+def _rescaled(
+    loop: scf.For, followers: dict[Value, _Degree], args: Sequence[Value], base: _Base
+) -> list[Value]:
     """Return carried variables rescaled by the reference's movement."""
-    walk = _Walk(dict(followers), strict=False)
+    walk = _Walk(dict(followers), base, strict=False)
     walk.block(loop.body)
     products: list[Value] = []
     for op in loop.body:
@@ -137,8 +179,9 @@ def _rescaled(loop: scf.For, followers: dict[Value, _Degree], args: Sequence[Val
 class _Walk:
     """Propagate degrees from operands to results, op by op."""
 
-    def __init__(self, degrees: dict[Value, _Degree], *, strict: bool = True) -> None:
+    def __init__(self, degrees: dict[Value, _Degree], base: _Base, *, strict: bool = True) -> None:
         self.degrees = degrees
+        self.base = base
         self.strict = strict
 
     def of(self, value: Value) -> _Degree:
@@ -155,11 +198,23 @@ class _Walk:
         """Walk the ops after a loop; raise if another block uses its results."""
         op = loop.next
         while op is not None:
-            self.op(op)
+            if not (isinstance(op, scf.For) and self._goes_on(op)):
+                self.op(op)
             op = op.next
         for value, degree in self.degrees.items():
             if not degree.is_free and any(user.block is not loop.block for user in value.users):
                 raise _DependsError
+
+    def _goes_on(self, loop: scf.For) -> bool:
+        """Return whether a loop goes on with the reference: its own proof covers its results."""
+        inside = [value for value, degree in self.degrees.items() if not degree.is_free]
+        if any(is_inside(user, loop) for value in inside for user in value.users):
+            return False
+        for arg in loop.carried:
+            new = _reference(loop, arg)
+            if new is not None and not self.of(loop.init[arg.index - 1]).is_free:
+                return _degrees(loop, arg, new, self.base) == list(map(self.of, loop.init))
+        return False
 
     def op(self, op: Op) -> None:
         """Set the degrees of the results of an op."""
@@ -171,7 +226,7 @@ class _Walk:
         if all(operand.is_free for operand in operands):
             return
         try:
-            degree = _degree(op, operands)
+            degree = _degree(op, operands, self.base)
         except _DependsError:
             self._depends()
             return
@@ -183,7 +238,7 @@ class _Walk:
             raise _DependsError
 
 
-def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
+def _degree(op: Op, operands: Sequence[_Degree], base: _Base) -> _Degree:
     """Return the degree of an op's results, some operand following a reference."""
     if isinstance(op, tile.Dot):
         return _degree_of_dot(op, operands)
@@ -202,9 +257,9 @@ def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
         raise _DependsError
     if isinstance(op, arith.Cast):
         return _degree_of_cast(op, operands[0])
-    if isinstance(op, arith.Exp2 | arith.Log2):
+    if isinstance(op, base):
         (degree,) = operands
-        if degree.shift != isinstance(op, arith.Exp2):
+        if degree.shift != isinstance(op, base[0]):
             raise _DependsError
         return replace(degree, shift=not degree.shift)
     if isinstance(op, arith.Mul | arith.Div):
@@ -251,7 +306,7 @@ def _is_zero(value: Value) -> bool:
 
 def _degree_of_cast(op: arith.Cast, degree: _Degree) -> _Degree:
     element = element_of(op.results[0].type)
-    is_weight = isinstance(op.operands[0].op, arith.Exp2) and element == FP16
+    is_weight = isinstance(op.operands[0].op, arith.Exp | arith.Exp2) and element == FP16
     if degree.shift or not (element in _WIDE or is_weight):
         raise _DependsError
     return degree

@@ -3,11 +3,10 @@
 The online softmax subtracts a reference, at least the maximum, from the scores. In every iteration it
 rescales sums and accumulators by the reference's movement:
 
-    m' = max(m, ceil(reduce_max(x)));  p = exp2(x - m');  f = exp2(m - m');  s = s * f + sum of p;  acc = acc * f
+    m' = max(m, reduce_max(x));  p = exp2(x - m');  f = exp2(m - m');  s = s * f + sum of p;  acc = acc * f
 
-If the reference is rounded up to a whole number, f is a power of two. Another whole reference multiplies p,
-s and acc by a power of two, with the same rounding. So the old reference serves too, without a maximum,
-unless weights leave the range of their type:
+Another reference multiplies p, s and acc by one factor, which cancels in their quotients. So the old
+reference serves too, without a maximum, unless weights leave the range of their type:
 
     q = exp2(x - m)  (but in the first iteration)
     if all sums of a thread's q in this warp are less than 2^15: p, m', f = q, m, 1
@@ -17,8 +16,8 @@ unless weights leave the range of their type:
 In nearly all iterations but the first, a score costs a multiply-add, an exponential, an addition and half a
 conversion. No exponential waits for a maximum and its shuffles.
 
-Invariant: the reference is a whole number; other values change by a power of two, and `mark_references`
-has proved the kernel's results independent of it.
+Invariant: `mark_references` has proved the kernel's results independent of the reference. Where it is a whole
+number, values change by powers of two, with the same rounding.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def _find(new: arith.Max) -> _Softmax | None:
             continue
         power, scaled = _only(diff.results[0].users), diff.operands[0].op
         grown = _only(factor.results[0].users)
-        if not isinstance(power, arith.Exp2) or not isinstance(grown, arith.Exp2):
+        if not isinstance(power, arith.Exp2 | arith.Exp) or not isinstance(grown, type(power)):
             continue
         sums = _sums(power.results[0])
         if not sums:
@@ -147,14 +146,13 @@ def _scaling(op: Op | None) -> list[Op]:
 
 
 def _candidate(value: Value) -> list[Op] | None:
-    """Return the ops rounding up a row maximum, in program order, or None."""
+    """Return the ops computing, scaling and rounding a row maximum, in program order, or None."""
     steps: list[Op] = []
     while value.op is not None and len(value.users) == 1:
         op = value.op
         steps.insert(0, op)
         if isinstance(op, gpu.Reduce):
-            is_whole = any(isinstance(step, arith.Ceil) for step in steps)
-            return steps if is_whole and _is_large(op.inputs[0]) else None
+            return steps if _is_large(op.inputs[0]) else None
         if isinstance(op, arith.Ceil):
             value = op.value
         elif isinstance(op, arith.Mul) and isinstance(op.rhs.op, tile.Splat):

@@ -10,14 +10,15 @@ the whole access, in consecutive registers of one thread, under one mask value.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import tile
+from aotc.ir.dialects import arith, tile
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
+from aotc.ir.tiles import is_uniform
 from aotc.ir.types import PointerType, TileType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis, AxisInfo
 from aotc.schedule.analysis.costs import GLOBAL_ACCESS_COST, SECTOR_COST
@@ -64,9 +65,17 @@ def _is_float(pointer: Value) -> bool:
     return isinstance(element, PointerType) and element.pointee.is_float
 
 
-def memory_order(info: AxisInfo) -> tuple[int, ...]:
-    """Return the axes by contiguity in memory, the most contiguous first; later axes win ties."""
-    return tuple(sorted(range(info.rank), key=lambda axis: (-info.contiguity[axis], -axis)))
+def memory_order(info: AxisInfo, likely: AxisInfo | None = None) -> tuple[int, ...]:
+    """Return the axes by contiguity in memory, the most contiguous first; later axes win ties.
+
+    Of axes without contiguity those with likely runs are first.
+    """
+
+    def key(axis: int) -> tuple[int, int, int]:
+        run = info.contiguity[axis]
+        return -run, 0 if likely is None or run > 1 else -likely.contiguity[axis], -axis
+
+    return tuple(sorted(range(info.rank), key=key))
 
 
 def vector_width(
@@ -88,12 +97,12 @@ def vector_width(
     return width if mask is None else min(width, mask.constancy[fast])
 
 
-def in_memory_order(layout: LinearLayout, pointer: AxisInfo) -> LinearLayout:
+def in_memory_order(layout: LinearLayout, order: tuple[int, ...]) -> LinearLayout:
     """Return a layout with the registers of each thread in the order of memory; copies come last."""
     columns = layout.columns("register")
-    memory_columns = layout.transpose(tuple(reversed(memory_order(pointer)))).columns("register")
-    order = sorted(range(len(columns)), key=lambda bit: (not columns[bit], memory_columns[bit]))
-    return layout.with_columns("register", [columns[bit] for bit in order])
+    memory_columns = layout.transpose(tuple(reversed(order))).columns("register")
+    bits = sorted(range(len(columns)), key=lambda bit: (not columns[bit], memory_columns[bit]))
+    return layout.with_columns("register", [columns[bit] for bit in bits])
 
 
 def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
@@ -104,6 +113,21 @@ def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
     run_bytes = max(pointer.contiguity) * element_bytes
     is_wide = width * element_bytes == MAX_ACCESS_BYTES
     return _LINE_BYTES if is_wide and run_bytes >= _LINE_BYTES else 0
+
+
+def repeated_run(
+    load: tile.Load, layout: LinearLayout | None, infos: AxisAnalysis
+) -> tuple[int, ...]:
+    """Return the runs along each axis that a thread loads alike; nothing if they save no access."""
+    if layout is None or load.volatile or not (load.other is None or is_uniform(load.other)):
+        return ()
+    runs = infos[load.pointer].constancy
+    if load.mask is not None:
+        runs = tuple(map(gcd, runs, infos[load.mask].constancy))
+    for basis in layout.bases("register"):
+        if any(basis) and all(along < run for along, run in zip(basis, runs, strict=True)):
+            return runs
+    return ()
 
 
 # Shape and memory order of an access, whether it is atomic, and whether it loads an operand of dots.
@@ -118,6 +142,10 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     share theirs among each other, since most of them move one element at a time. Operands of dots
     do not stay in a thread, so narrow operands are no reason to store results in equally long runs.
 
+    Loads of narrower elements than those stored right after are narrower accesses, of a word at
+    least. Otherwise, a thread would store its run in several accesses, each of which fills sectors
+    in part.
+
     Where a tile is transposed between two accesses, threads hold boxes, runs of the one access by
     runs of the other: the exchange through shared memory then moves several elements at once on
     both sides.
@@ -125,6 +153,7 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     num_warps = kernel.num_warps
     transposed: dict[_Kind, int] = {}
     widths: dict[_Kind, int] = {}
+    operand_bytes: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
     near_transposes = _near_transposes(kernel)
     for op in kernel.walk():
@@ -133,8 +162,11 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
             continue
         info = infos[pointer]
         is_operand = _is_operand(op)
-        key = (pointer.type.shape, memory_order(info), op.has(Trait.ATOMIC), is_operand)
+        order = memory_order(info, infos.likely(pointer))
+        key = (pointer.type.shape, order, op.has(Trait.ATOMIC), is_operand)
         keys[op] = key
+        if is_operand and pointee_bytes(pointer) < _WORD_BYTES:
+            operand_bytes[key] = pointee_bytes(pointer)
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         for width_key in (key,) if is_operand else (key, (*key[:-1], True)):
             widths[width_key] = max(widths.get(width_key, 1), width)
@@ -143,13 +175,89 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
             is_operand and pointee_bytes(pointer) == _DOT_BYTES
         ):
             transposed[key] = pointee_bytes(pointer)
+    for key, width in _widening_widths(keys, infos, num_warps, target).items():
+        widths[key] = min(widths[key], width)
     layouts = {
         key: _in_boxes(key, width, num_warps, transposed[key])
         if key in transposed
-        else _coalesced(key[0], key[1], width, num_warps)
+        else _coalesced(key, width, num_warps, operand_bytes.get(key, 0))
         for key, width in widths.items()
     }
     return {op: layouts[key] for op, key in keys.items()}
+
+
+def _widening_widths(
+    keys: Mapping[Op, _Kind], infos: AxisAnalysis, num_warps: int, target: Target
+) -> dict[_Kind, int]:
+    """Return the elements a store moves at once, by kind, where all loads are widened for it.
+
+    Loads in a loop are not narrowed for a store after it.
+    """
+    accesses: dict[_Kind, list[Op]] = {}
+    for op, key in keys.items():
+        accesses.setdefault(key, []).append(op)
+    widths: dict[_Kind, int] = {}
+    for key, ops in accesses.items():
+        stores = [op for op in ops if isinstance(op, tile.Store)]
+        loads = [op for op in ops if isinstance(op, tile.Load)]
+        if not stores or not loads or any(op.block is not stores[0].block for op in ops):
+            continue
+        if not any(_widened(store, loads) for store in stores):
+            continue
+        stored_elems = max(
+            _useful_width(
+                store.pointer, infos[store.pointer], num_warps, max_access_elems(store, target)
+            )
+            for store in stores
+        )
+        word_elems = _WORD_BYTES // min(pointee_bytes(load.pointer) for load in loads)
+        widths[key] = max(stored_elems, word_elems)
+    return widths
+
+
+def _widened(store: tile.Store, loads: Sequence[tile.Load]) -> list[tile.Load]:
+    """Return the loads of narrower elements whose values a store gets, computed on one by one."""
+    worklist, seen = [store.value], {store.value: None}
+    while worklist:
+        op = worklist.pop().op
+        if op is not None and op.has(Trait.ELEMENTWISE):
+            worklist += [value for value in op.operands if value not in seen]
+            seen.update(dict.fromkeys(op.operands))
+    stored_bytes = pointee_bytes(store.pointer)
+    return [
+        load for load in loads if load.out in seen and pointee_bytes(load.pointer) < stored_bytes
+    ]
+
+
+def gathers(kernel: Kernel, infos: AxisAnalysis) -> list[Op]:
+    """Return the loads at addresses computed from data, element by element, and without runs.
+
+    They are as fast in any layout, so that of the data is best.
+    """
+    return [
+        op
+        for op in kernel.walk()
+        if isinstance(op, tile.Load)
+        and isinstance(op.pointer.type, TileType)
+        and max(infos[op.pointer].contiguity) == max(infos.likely(op.pointer).contiguity) == 1
+        and _is_of_data(op.pointer)
+    ]
+
+
+def _is_of_data(pointer: Value) -> bool:
+    """Return whether an address is computed from tiles other than index arithmetic."""
+    worklist, seen = [pointer], {pointer: None}
+    while worklist:
+        op = worklist.pop().op
+        if isinstance(op, arith.Constant | tile.Arange) or (op and op.has(Trait.SHAPE_ONLY)):
+            continue
+        if op is None or not op.has(Trait.ELEMENTWISE):
+            return True
+        for value in op.operands:
+            if isinstance(value.type, TileType) and value not in seen:
+                seen[value] = None
+                worklist.append(value)
+    return False
 
 
 def _useful_width(pointer: Value, info: AxisInfo, num_warps: int, max_elems: int) -> int:
@@ -222,11 +330,19 @@ def _is_transposed(op: Op, near_transposes: Container[Value]) -> bool:
     return False
 
 
-def _coalesced(
-    shape: tuple[int, ...], order: tuple[int, ...], width: int, num_warps: int
-) -> LinearLayout:
-    elems = tuple(width if axis == order[0] else 1 for axis in range(len(shape)))
-    return blocked_for(shape, elems, num_warps, order)
+def _coalesced(kind: _Kind, width: int, num_warps: int, operand_bytes: int) -> LinearLayout:
+    """Return a coalesced layout, with runs of `width` elements in a thread.
+
+    Of operands loaded one by one, of `operand_bytes` each, a thread has neighbours along the second
+    axis: it stores them to shared memory at once. Words are copied there one by one.
+    """
+    shape, order, *_ = kind
+    elems = [1] * len(shape)
+    elems[order[0]] = width
+    if operand_bytes and width == 1 and len(shape) > 1:
+        share = max(1, prod(shape) // (WARP_LANES * num_warps))
+        elems[order[1]] = min(share, MAX_ACCESS_BYTES // operand_bytes, shape[order[1]])
+    return blocked_for(shape, tuple(elems), num_warps, order)
 
 
 def _in_boxes(kind: _Kind, width: int, num_warps: int, element_bytes: int) -> LinearLayout:
@@ -248,6 +364,7 @@ def _in_boxes(kind: _Kind, width: int, num_warps: int, element_bytes: int) -> Li
 def access_cost(
     layout: LinearLayout,
     pointer: AxisInfo,
+    likely: AxisInfo,
     mask: AxisInfo | None,
     element_bytes: int,
     max_elems: int,
@@ -255,8 +372,8 @@ def access_cost(
 ) -> int:
     """Return the cost of accessing a tile under `layout`, in the units of a conversion's cost."""
     width = vector_width(layout, pointer, mask, element_bytes, max_elems)
-    order = memory_order(pointer)
-    run_elems = pointer.contiguity[order[0]]
+    order = memory_order(pointer, likely)
+    run_elems = max(pointer.contiguity[order[0]], likely.contiguity[order[0]])
     return _cost(layout, order, run_elems, width, element_bytes, sector_bytes)
 
 

@@ -40,9 +40,11 @@ from aotc.schedule.analysis.global_order import may_precede, synchronizes
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.access import (
     choose_layouts,
+    gathers,
     max_access_elems,
     pointee_bytes,
     prefetch_bytes,
+    repeated_run,
     vector_width,
 )
 from aotc.schedule.layout.atomics import emit_atomic
@@ -82,9 +84,10 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     remark_exchanged(dots, kernel, schedule)
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
     pulled, indices = pull_operands(dots), index_loads(kernel)
+    gathered = gathers(kernel, infos)
     while True:
         non_index_anchors = {op: layout for op, layout in anchors.items() if op not in indices}
-        preferred = PreferredLayouts(kernel, non_index_anchors, dots, pulled)
+        preferred = PreferredLayouts(kernel, non_index_anchors, dots, pulled, gathered)
         demand = Demand(kernel, preferred, infos, target)
         too_large = [
             op
@@ -353,7 +356,11 @@ def _emit_load(op: Op, emitter: _Emitter, builder: Builder) -> None:
         prefetch = 0
         if layout is not None and not (op.cache or op.eviction or op.volatile):
             prefetch = prefetch_bytes(emitter.infos[op.pointer], vector, pointee_bytes(op.pointer))
-        chosen = {"vector": vector, "prefetch_bytes": prefetch}
+        chosen = {
+            "vector": vector,
+            "prefetch_bytes": prefetch,
+            "constancy": repeated_run(op, layout, emitter.infos),
+        }
         copy = build(gpu.Load, operands, {**op.attributes, **chosen}, (), op.loc)
         emitter.bind_all(op, copy, builder)
 

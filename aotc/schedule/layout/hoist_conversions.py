@@ -10,6 +10,9 @@ operands where those move fewer bytes in the end. These move nothing:
   in every layout;
 - a tile converted on the way: it is converted straight to the final layout.
 
+Of equal sizes a tile that a loop loads is converted rather than one computed from it: its copy to shared
+memory may be asynchronous, issued ahead, and has no barrier of its own.
+
 Invariant: no value is computed in two layouts but indices, the result of a cast and small tiles, at
 little cost.
 """
@@ -30,6 +33,7 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.layout.required_layouts import operand_layouts
 from aotc.schedule.layout.tensor_copies import is_tensor_load
 
+_IS_COMPUTED = 1  # the cost of a tile that is not loaded, or whose ops would be repeated
 _FEW_REGISTER_BITS = 2  # four elements of a tile in a thread
 _MAX_INDEX_OPS = 32  # random numbers are made of indices, too, by a hundred instructions
 
@@ -97,7 +101,7 @@ class _Hoisting:
             return None
         if is_uniform(op.value) or isinstance(producer, tile.Arange):
             return [_converted(op.value, op.layout, builder)]
-        if self._costs.moved_by_operands(producer, op.layout) >= _bytes(op.value):
+        if self._costs.moved_by_operands(producer, op.layout) >= _cost(op.value):
             return None
         return [_computed_in(op.layout, producer, builder)]
 
@@ -224,28 +228,28 @@ class _Costs:
         self._free_values.clear()
 
     def moved_by_operands(self, op: Op, layout: LinearLayout) -> int:
-        """Return the fewest bytes moved for the operands of an op in a layout."""
+        """Return the least cost of the operands of an op in a layout."""
         return run(self._by_operands(op, layout))
 
     def _by_operands(self, op: Op, layout: LinearLayout) -> Steps[int]:
         if isinstance(op, tile.Join) and not _is_joined(layout):
-            return _bytes(op.out)
+            return _cost(op.out)
         layouts = dict(zip(op.operands, operand_layouts(op, layout), strict=True))
-        num_bytes = 0
+        cost = _IS_COMPUTED if op.has(Trait.COSTLY) else 0
         for value, operand_layout in layouts.items():
-            num_bytes += yield self._by(value, operand_layout)
-        return num_bytes
+            cost += yield self._by(value, operand_layout)
+        return cost
 
     def _by(self, value: Value, layout: LinearLayout) -> Steps[int]:
-        """Return the fewest bytes moved to convert a tile or its sources."""
+        """Return the least cost of converting a tile or its sources."""
         key = value, layout
         if key not in self._moved:
-            num_bytes = 0
+            cost = 0
             if isinstance(value.type, TileType) and not (yield self._moves_nothing(value)):
-                num_bytes = _bytes(value)
+                cost = _cost(value)
                 if value.op is not None and _has_single_user(value):
-                    num_bytes = min(num_bytes, (yield self._by_operands(value.op, layout)))
-            self._moved[key] = num_bytes
+                    cost = min(cost, (yield self._by_operands(value.op, layout)))
+            self._moved[key] = cost
         return self._moved[key]
 
     def _moves_nothing(self, value: Value) -> Steps[bool]:
@@ -270,10 +274,13 @@ class _Costs:
         return True
 
 
-def _bytes(value: Value) -> int:
-    kind = value.type
+def _cost(value: Value) -> int:
+    """Return twice the bytes of a tile, and one more for a tile that no loop loads."""
+    kind, op = value.type, value.op
     assert isinstance(kind, TileType)
-    return kind.num_elems * kind.element.size_bytes
+    is_loaded = isinstance(op, gpu.Load) and isinstance(op.parent_op, scf.For)
+    is_staged = is_loaded and _is_needed_once(value)
+    return 2 * kind.num_elems * kind.element.size_bytes + (0 if is_staged else _IS_COMPUTED)
 
 
 def _is_cheap(value: Value) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
@@ -22,6 +23,7 @@ from aotc.ir.tiles import (
     Join,
     is_elementwise,
     is_tile,
+    is_uniform,
     joins_of,
     slot_targets,
     tile_shape,
@@ -33,6 +35,8 @@ from aotc.schedule.layout.layouts import (
     rows_in_registers,
     shared_among_warps,
 )
+
+_MAX_RELATIVES = 64  # tiles looked at for the layout of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,8 @@ class PreferredLayouts:
     """The preferred layout of every tile, if it has one.
 
     `anchors` are the layouts of memory accesses, `dots` the layouts of dots, and `pulled` the
-    layouts of values computed in the layout of a dot's operand.
+    layouts of values computed in the layout of a dot's operand. `gathers` are accesses in the
+    layout of their addresses.
     """
 
     def __init__(
@@ -66,14 +71,16 @@ class PreferredLayouts:
         anchors: dict[Op, LinearLayout],
         dots: Mapping[Op, DotLayouts] = MappingProxyType({}),
         pulled: Mapping[Value, LinearLayout] = MappingProxyType({}),
+        gathers: Sequence[Op] = (),
     ) -> None:
         self.num_warps = kernel.num_warps
-        self.anchors = anchors
+        self.anchors = dict(anchors)
+        self.gathers = set(gathers)
         self.dots = dots
         # Set from the start, so all computations with an accumulator join it.
         self._homes = {op.results[0]: layouts.acc for op, layouts in dots.items()} | dict(pulled)
         self._works_in: dict[Op, LinearLayout] = {}
-        self._has_all_reasons = False
+        self.has_all_reasons = False
         joins = [join for op in kernel.walk() for join in joins_of(op)]
         while True:
             self._visit_to_fixpoint(kernel.body)
@@ -86,7 +93,7 @@ class PreferredLayouts:
             self._homes.update(dict.fromkeys(unsettled.targets, home))
         # Nothing prefers a layout for the rest. Not before: a variable may get one only once the
         # body of its loop is known.
-        self._has_all_reasons = True
+        self.has_all_reasons = True
         self._visit_to_fixpoint(kernel.body)
 
     def get(self, value: Value) -> LinearLayout | None:
@@ -102,14 +109,17 @@ class PreferredLayouts:
         return self._homes.get(value) or self.default(value)
 
     def source(self, op: Op) -> LinearLayout | None:
-        """Return the first operand's preferred layout; in the end, a default layout."""
+        """Return the first operand's preferred layout; in the end, a relative's or a default."""
         home = next((home for value in op.operands if (home := self.get(value))), None)
-        return self.default(op.operands[0]) if home is None and self._has_all_reasons else home
+        if home is None and self.has_all_reasons:
+            value = op.operands[0]
+            home = self._layout_of_relatives(value) or self.default(value)
+        return home
 
     def source_like(self, op: Op, value: Value) -> LinearLayout | None:
         """Return the preferred layout of `value`, else in the end of users of the result."""
         home = self.get(value)
-        if home is None and self._has_all_reasons:
+        if home is None and self.has_all_reasons:
             home = self._layout_of_users(op.results) or self.default(op.results[0])
         return home
 
@@ -172,6 +182,29 @@ class PreferredLayouts:
 
     # -- backward --------------------------------------------------------------
 
+    def _layout_of_relatives(self, value: Value) -> LinearLayout | None:
+        """Return the layout of the nearest tile computed or accessed with `value`.
+
+        Only elementwise ops and reshapes, which change no basis, are in between.
+        """
+        worklist, seen = [value], {value: None}
+        while worklist and len(seen) < _MAX_RELATIVES:
+            current = worklist.pop(0)
+            home = self._homes.get(current)
+            if home is not None:
+                return home.reshape(tile_shape(value))
+            for op in (current.op, *current.users):
+                anchor = None if op is None else self.anchors.get(op)
+                if anchor is not None and prod(anchor.shape) == prod(tile_shape(value)):
+                    return anchor.reshape(tile_shape(value))
+                if op is None or not (is_elementwise(op) or isinstance(op, tile.Reshape)):
+                    continue
+                for other in (*op.operands, *op.results):
+                    if is_tile(other) and other not in seen and not is_uniform(other):
+                        seen[other] = None
+                        worklist.append(other)
+        return None
+
     def _layout_of_users(self, values: Sequence[Value]) -> LinearLayout | None:
         """Return the layout of the nearest user of one of `values`."""
         worklist = list(values)
@@ -209,6 +242,16 @@ def _elementwise(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout |
             count, bits = votes.get(home, (0, 0))
             votes[home] = (count + 1, max(bits, element_of(value.type).bits))
     return [max(votes, key=lambda home: votes[home]) if votes else None]
+
+
+def _load(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    assert isinstance(op, tile.Load)
+    if op in preferred.gathers and op in preferred.anchors:
+        home = preferred.get(op.pointer)
+        if home is None and not preferred.has_all_reasons:
+            return [None]
+        preferred.anchors[op] = home or preferred.anchors[op]
+    return _anchored(op, preferred)
 
 
 def _anchored(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
@@ -331,6 +374,7 @@ _RULES: dict[type[Op], Rule] = {
     assembly.VolatileAsm: _assembly,
     mapped.Map: _assembly,
     tile.ExpandDims: _expand_dims,
+    tile.Load: _load,
     tile.Reshape: _reshape,
     tile.Trans: _trans,
     tile.Join: _join,

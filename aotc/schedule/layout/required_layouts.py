@@ -24,6 +24,7 @@ from aotc.schedule.layout.access import (
     access_cost,
     in_memory_order,
     max_access_elems,
+    memory_order,
     pointee_bytes,
 )
 from aotc.schedule.layout.conversions import SharedExchange, plan_conversion
@@ -133,14 +134,14 @@ def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayo
     )
     if isinstance(plan, SharedExchange) and plan.scratch_bytes > demand.target.max_shared_bytes:
         return home
-    pointer = demand.infos[op.pointer]
+    pointer, likely = demand.infos[op.pointer], demand.infos.likely(op.pointer)
     mask = None if op.mask is None else demand.infos[op.mask]
     widths = pointee_bytes(op.pointer), max_access_elems(op, demand.target)
 
     def cost(layout: LinearLayout, *sector_bytes: int) -> int:
-        return access_cost(layout, pointer, mask, *widths, *sector_bytes)
+        return access_cost(layout, pointer, likely, mask, *widths, *sector_bytes)
 
-    ordered = in_memory_order(home, pointer)
+    ordered = in_memory_order(home, memory_order(pointer, likely))
     if cost(ordered) < cost(home) and cost(ordered, BURST_BYTES) <= cost(anchor, BURST_BYTES):
         return ordered
     return home if cost(home) <= cost(anchor) + plan.cost else anchor

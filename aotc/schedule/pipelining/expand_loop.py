@@ -36,14 +36,15 @@ from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.dialects import arith, gpu, scf, wgmma
 from aotc.ir.effects import Resource
 from aotc.ir.rewrite import Builder, is_pure
-from aotc.ir.types import SharedType, TileType
+from aotc.ir.types import SharedType
 from aotc.ir.walks import Steps, run
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
+from aotc.schedule.pipelining.mask_condition import and_condition, splat_like
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,10 @@ def _masked_load(op: Op, mapping: dict[Value, Value], exists: Value, builder: Bu
     assert isinstance(op, gpu.Load)
     pointer, mask, other = _mapped_slots(op, mapping)
     assert pointer is not None
-    if isinstance(pointer.type, TileType):
-        exists = builder(tile.Splat(exists, pointer.type.shape, pointer.type.layout)).out
-    mask = exists if mask is None else builder(arith.And(mask, exists)).out
+    if mask is not None:
+        mask = and_condition(mask, exists, builder)
+    else:
+        mask = splat_like(exists, pointer, builder)
     return builder(build(gpu.Load, [pointer, mask, other], op.attributes, (), op.loc))
 
 

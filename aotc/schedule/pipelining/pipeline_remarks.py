@@ -7,16 +7,15 @@ staged through shared memory that is too narrow for `cp.async` with what would w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, scf, tma
-from aotc.ir.types import PointerType, SharedType, TileType, element_of
+from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import is_zero, root_names
 from aotc.schedule.analysis.loop_loads import MIN_COPY_BYTES, copy_vector
 from aotc.schedule.analysis.loop_slice import Staging, find_staging
-from aotc.schedule.analysis.promises import find_promises
+from aotc.schedule.analysis.narrow_access import narrow_cause
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.load_pipeline import LoopPlan, source_names
 from aotc.schedule.remarks import Reason, Remark
@@ -76,7 +75,7 @@ def remark_no_copy(load: gpu.Load, kernel: Kernel, schedule: Schedule) -> None:
     reason = Reason.OTHER_NOT_ZERO()
     if is_zero(load.other):
         min_elems = MIN_COPY_BYTES // element_bytes
-        cause = _narrow_cause(load, kernel, AxisAnalysis(kernel), min_elems)
+        cause = narrow_cause(load, kernel, AxisAnalysis(kernel), min_elems)
         reason = Reason.NARROW(width=load.vector * element_bytes, cause=cause)
     text = Remark.NO_CP_ASYNC(name=root_names(load.pointer), reason=reason)
     schedule.remark(load.loc, text)
@@ -106,35 +105,5 @@ def _why_no_copy(load: gpu.Load, staging: Staging, kernel: Kernel, infos: AxisAn
     width = load.vector * element_bytes
     if width >= MIN_COPY_BYTES:
         return Reason.OTHER_ORDER()
-    cause = _narrow_cause(load, kernel, infos, MIN_COPY_BYTES // element_bytes)
+    cause = narrow_cause(load, kernel, infos, MIN_COPY_BYTES // element_bytes)
     return Reason.NARROW(width=width, cause=cause)
-
-
-def _narrow_cause(load: gpu.Load, kernel: Kernel, infos: AxisAnalysis, min_elems: int) -> str:
-    """Return why neighbours are not accessed together, and what to promise so that they are."""
-    cause = _obstacle(load, infos, min_elems)
-    if cause is None:
-        return Reason.FEW_ELEMENTS()
-    made_of = [operand for operand in (load.pointer, load.mask) if operand is not None]
-    holds = partial(_moves_together, load, min_elems)
-    remedy = find_promises(kernel, made_of, holds)
-    return f"{cause}; {remedy}" if remedy else cause
-
-
-def _moves_together(load: gpu.Load, min_elems: int, infos: AxisAnalysis) -> bool:
-    return _obstacle(load, infos, min_elems) is None
-
-
-def _obstacle(load: gpu.Load, infos: AxisAnalysis, min_elems: int) -> str | None:
-    """Return why `min_elems` neighbours cannot be accessed together, or None if they can."""
-    facts = infos[load.pointer]
-    element = element_of(load.pointer.type)
-    assert isinstance(element, PointerType)
-    fast = max(range(facts.rank), key=lambda axis: (facts.contiguity[axis], axis))
-    if facts.contiguity[fast] < min_elems:
-        return Reason.NOT_CONTIGUOUS()
-    if facts.divisibility[fast] < min_elems * element.pointee.size_bytes:
-        return Reason.ROWS_NOT_ALIGNED(size=MIN_COPY_BYTES)
-    if load.mask is not None and infos[load.mask].constancy[fast] < min_elems:
-        return Reason.MASK_DIFFERS()
-    return None

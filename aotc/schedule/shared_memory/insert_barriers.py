@@ -38,7 +38,6 @@ from dataclasses import replace
 from itertools import count
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.diagnostics import at
 from aotc.ir.dialects import assembly, cluster, gpu, grid, mbarrier, roles, scf, tma, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside
@@ -56,6 +55,7 @@ from aotc.schedule.shared_memory.cluster_barriers import (
 )
 from aotc.schedule.shared_memory.pending_accesses import (
     AsyncRegions,
+    LoopWalk,
     Pending,
     Region,
     Rule,
@@ -149,15 +149,13 @@ def _order_global(op: Op, pending: Pending) -> None:
         needs_all, branch = False, None
     first = branch or op
     if unseen:
-        with at(op.loc):
-            Builder.before_op(first)(tma.ProxyFence(whole=True))
+        _insert(tma.ProxyFence(whole=True), op, pending, before=first)
         pending.unproxied.clear()
         pending.forget_proxies()
     if not needs_all:
         _barrier_before(op, pending)
     else:
-        with at(op.loc):
-            Builder.before_op(first)(grid.ClusterBarrier())
+        _insert(grid.ClusterBarrier(), op, pending, before=first)
     pending.touched.clear()
 
 
@@ -227,8 +225,7 @@ def _visit_wait(op: Op, pending: Pending) -> None:
     if pending.writes and in_loop and not isinstance(following, gpu.Barrier):
         _raise_if_probe(pending, None)
         # The barrier is visited next.
-        with at(op.loc):
-            Builder.after_op(op)(gpu.Barrier())
+        _insert(gpu.Barrier(), op, pending, before=op.next)
 
 
 def _visit_tensor_load(op: Op, pending: Pending) -> None:
@@ -245,8 +242,7 @@ def _visit_tensor_load(op: Op, pending: Pending) -> None:
 def _visit_arrival(op: Op, pending: Pending) -> None:
     """Fence reads before an arrival releasing a buffer to a copy."""
     if pending.unfenced_reads:
-        with at(op.loc):
-            Builder.before_op(op)(tma.ProxyFence())
+        _insert(tma.ProxyFence(), op, pending)
         pending.forget_proxies()
 
 
@@ -328,8 +324,7 @@ def _fence_ahead(op: Op, pending: Pending) -> None:
     """
     feeds = any(_feeds_dot(region.buffer.out) for region in pending.unfenced)
     if feeds or pending.unfenced_reads:
-        with at(op.loc):
-            Builder.before_op(op)(tma.ProxyFence())
+        _insert(tma.ProxyFence(), op, pending)
         pending.forget_proxies()
 
 
@@ -340,8 +335,7 @@ def _feeds_dot(buffer: Value) -> bool:
 def _fence_before(op: Op, pending: Pending, region: Region | None = None) -> None:
     """Make all threads' writes visible to a tensor copy."""
     _raise_if_probe(pending, region)
-    with at(op.loc):
-        Builder.before_op(op)(tma.ProxyFence())
+    _insert(tma.ProxyFence(), op, pending)
     pending.forget_proxies()
     _barrier_before(op, pending, region)
 
@@ -352,9 +346,15 @@ def _barrier_before(op: Op, pending: Pending, region: Region | None = None) -> N
     warpgroup = region is not None and region.buffer in pending.divided
     if not warpgroup:
         _fence_ahead(op, pending)
-    with at(op.loc):
-        Builder.before_op(op)(gpu.Barrier(warpgroup=warpgroup))
+    _insert(gpu.Barrier(warpgroup=warpgroup), op, pending)
     pending.clear(warpgroup=warpgroup)
+
+
+def _insert(new: Op, op: Op, pending: Pending, before: Op | None = None) -> None:
+    """Insert a barrier or fence for `op`, just before it or before another op."""
+    new.loc = op.loc
+    Builder.before_op(before or op)(new)
+    pending.walks.forget_around(new)
 
 
 def _raise_if_probe(pending: Pending, region: Region | None) -> None:
@@ -413,16 +413,14 @@ def _visit_loop(op: Op, pending: Pending) -> None:
         _walk_loop(op, pending_in_loop)  # barriers required between iterations
         for _ in ("warpgroup", "CTA"):
             missing = _missing_barrier(op, pending)
-            if missing is not None:
-                _barrier_before(op, pending, missing.region)
+            if missing is None:
+                break
+            _barrier_before(op, pending, missing.region)
     _walk_loop(op, pending)
 
 
 def _is_silent(loop: Op, pending: Pending) -> bool:
-    """Return whether a loop has no access that needs ordering, and no op that orders accesses.
-
-    Without this, loops of loops would be walked twice as often at each level.
-    """
+    """Return whether a loop has no access that needs ordering, and no op that orders accesses."""
     if loop not in pending.silent:
         accesses = pending.hazards.accesses if pending.hazards is not None else {}
         inside = (op for block in loop.blocks for op in block.walk())
@@ -497,8 +495,13 @@ class _MissingBarrierError(Exception):
 
 def _walk_loop(op: Op, pending: Pending) -> None:
     """Walk the body until its exit state adds nothing to its entry state."""
+    after = pending.walks.exit_of(op, pending)
+    if after is not None:
+        pending.become(after)
+        return
     rotated = rotated_by(op)
-    entry = pending.copy()
+    entry = start = pending.copy()
+    pending.walks.add_starts(op, pending)
     for walk in count():
         start = pending.copy()
         for block in op.blocks:
@@ -512,9 +515,9 @@ def _walk_loop(op: Op, pending: Pending) -> None:
             break
         if walk > _MAX_EXACT_WALKS:
             pending.merge(start)  # a growing state reaches a fixpoint
-    pending.leave(op)
     # After the loop its stage indices are not known.
     pending.map(lambda region: replace(region, stage=None))
+    pending.walks.keep(op, LoopWalk(entry, start, pending.copy()))
 
 
 _RULES: dict[type[Op], Rule] = {

@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from aotc.ir.core import Block, Op, Value
 from aotc.ir.dialects import arith, gpu, scf
-from aotc.ir.effects import AccessKind, Resource
+from aotc.ir.effects import AccessKind, Resource, Trait
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import allocation_of, stage_of
 from aotc.schedule.analysis.global_hazards import GlobalHazards
@@ -66,7 +66,56 @@ class AsyncRegions:
 
 
 _ACCESSES: tuple[AccessKind, ...] = ("read", "write")
+_MAX_KEPT_ACCESSES = 1_000_000
+_MAX_KEPT_WALKS = 3
 Rule = Callable[[Op, "Pending"], None]
+
+
+@dataclass(frozen=True)
+class LoopWalk:
+    """The states before a loop, at the start of each iteration, and after it."""
+
+    entry: Pending
+    start: Pending
+    exit: Pending
+
+
+class LoopWalks:
+    """Walks of loops in other loops, valid until an op is inserted.
+
+    The walk of an outer loop repeats the walks of its inner loops. Beginning at an earlier fixpoint, a
+    repeated walk takes one iteration: with two at each level, `n` levels take `2**n`.
+    """
+
+    def __init__(self) -> None:
+        self._walks: dict[Op, list[LoopWalk]] = {}
+        self._size = 0
+
+    def forget_around(self, op: Op) -> None:
+        """Forget walks of the loops around an inserted op."""
+        for loop in op.ancestors():
+            self._walks.pop(loop, None)
+
+    def exit_of(self, loop: Op, entry: Pending) -> Pending | None:
+        """Return the state after a loop entered in this state, if known."""
+        walks = self._walks.get(loop, ())
+        return next((walk.exit for walk in walks if walk.entry == entry), None)
+
+    def add_starts(self, loop: Op, pending: Pending) -> None:
+        """Add the accesses of earlier iterations, as known from entries with fewer accesses."""
+        for walk in self._walks.get(loop, ()):
+            if pending.includes(walk.entry):
+                pending.merge(walk.start)
+
+    def keep(self, loop: Op, walk: LoopWalk) -> None:
+        """Remember a walk, if the loop is in another."""
+        if not any(outer.has(Trait.LOOP) for outer in loop.ancestors()):
+            return
+        self._size += walk.entry.size + walk.start.size + walk.exit.size
+        if self._size > _MAX_KEPT_ACCESSES:
+            self._walks.clear()
+            self._size = 0
+        self._walks[loop] = [*self._walks.get(loop, ())[-_MAX_KEPT_WALKS:], walk]
 
 
 @dataclass
@@ -98,7 +147,7 @@ class Pending:
     """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Threads' writes to global memory not visible to the async proxy yet."""
-    is_probe: bool = False
+    is_probe: bool = field(default=False, compare=False)
     """Whether a walk with it is to find out if a barrier is missing, and to insert none."""
     rules: dict[Op, Rule | None] = field(default_factory=dict["Op", "Rule | None"], compare=False)
     """Cached rules of ops visited by a walk of a loop, shared by all paths."""
@@ -108,6 +157,7 @@ class Pending:
         default_factory=dict["Op", "tuple[Op, ...]"], compare=False
     )
     """A loop's reads of global memory, if threads do nothing else there."""
+    walks: LoopWalks = field(default_factory=LoopWalks, compare=False)
 
     @property
     def all(self) -> tuple[Regions, ...]:
@@ -153,9 +203,26 @@ class Pending:
             rules=self.rules,
             silent=self.silent,
             only_read=self.only_read,
+            walks=self.walks,
         )
         copied.merge(self)
         return copied
+
+    def become(self, other: Pending) -> None:
+        """Take over another state."""
+        vars(self).update(vars(other.copy()), is_probe=self.is_probe)
+
+    def includes(self, other: Pending) -> bool:
+        """Return whether every access pending in another state is pending in this."""
+        both = self.copy()
+        both.merge(other)
+        return both == self
+
+    @property
+    def size(self) -> int:
+        """The number of pending accesses."""
+        regions = (*self.all, *self.drains, *self.dots, self.touched, self.unproxied)
+        return sum(map(len, regions))
 
     def merge(self, other: Pending) -> None:
         """Add the pending accesses of a joining path."""
@@ -177,11 +244,6 @@ class Pending:
         """Shift accesses to global memory to the next iteration of a loop."""
         self.touched = {touch.carried_by(loop): None for touch in self.touched}
         self.unproxied = {touch.carried_by(loop): None for touch in self.unproxied}
-
-    def leave(self, loop: Op) -> None:
-        """Shift accesses to global memory to after a loop."""
-        self.touched = {touch.after(loop): None for touch in self.touched}
-        self.unproxied = {touch.after(loop): None for touch in self.unproxied}
 
     def map(self, change: Callable[[Region], Region]) -> None:
         """Replace every region in shared memory."""

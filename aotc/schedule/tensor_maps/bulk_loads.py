@@ -8,8 +8,12 @@ masked as before. The issuing warp and the distance ahead are chosen as for tens
 This pays if few CTAs are resident, or loops have few loads in flight. Many CTAs on an SM hide each other's
 latency, and a ring of buffers would only lower the occupancy. The compiler cannot tell, so the source
 requests copies by `num_stages` or `warp_specialize` of `tl.range`, or the configuration by
-`warp_specialize`. Operands of dots are copied anyway. A load with an address loaded in the same loop stays:
-the thread issuing copies would stall on every address.
+`warp_specialize`. A load with an address loaded in the same loop stays: the thread issuing copies would
+stall on every address.
+
+A loop with tensor loads issues copies anyway. There a row staged through shared memory, such as statistics
+beside the operands of dots, becomes a copy of any length. Otherwise threads would copy it, and meet at a
+barrier in every iteration.
 
 Copies do not see the kernel's earlier writes, and may be issued ahead of them.
 
@@ -17,6 +21,8 @@ Invariant: results are unchanged; a copy keeps its order with all writes of the 
 """
 
 from __future__ import annotations
+
+from math import prod
 
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import at
@@ -33,7 +39,7 @@ from aotc.schedule.analysis.global_order import (
     shared_roots,
     written_pointer,
 )
-from aotc.schedule.analysis.loop_slice import collect_slice, find_staging
+from aotc.schedule.analysis.loop_slice import Staging, collect_slice, find_staging
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import row_major_shared
 from aotc.schedule.layout.tensor_copies import buffer_access
@@ -61,6 +67,8 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
     ]
     loads = [op for loop in loops for op in loop.body if isinstance(op, gpu.Load)]
     loads = [load for load in loads if is_long(load.out.type) and find_staging(load) is None]
+    staged = _staged_rows(kernel, schedule)
+    loads += staged
     if not loads:
         return
     analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
@@ -77,7 +85,39 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
     runs = choose_runs(loads, checked, schedule)
     for load, run in runs:
         with at(load.loc):
-            _copy(load, run, analysis)
+            if load in staged:
+                _copy_to_staging(load, staged[load], run, analysis)
+            else:
+                _copy(load, run, analysis)
+
+
+def _staged_rows(kernel: Kernel, schedule: Schedule) -> dict[gpu.Load, Staging]:
+    """Return unmasked loads of single rows that threads stage, in pipelined loops with tensor loads."""
+    loops = [
+        op
+        for op in kernel.walk()
+        if isinstance(op, scf.For)
+        and schedule.stages_of(op) > 1
+        and any(isinstance(inner, tma.SyncTmaLoad) for inner in op.body)
+    ]
+    loads = [op for loop in loops for op in loop.body if isinstance(op, gpu.Load) and not op.mask]
+    staged = {load: find_staging(load) for load in loads}
+    return {
+        load: staging
+        for load, staging in staged.items()
+        if staging is not None and _is_row(staging)
+    }
+
+
+def _is_row(staging: Staging) -> bool:
+    """Return whether a staged tile is a row, and read as a whole by threads."""
+    reads = [user for user in staging.buffer.out.users if user is not staging.store]
+    return prod(staging.buffer.shape) == max(staging.buffer.shape) and all(
+        type(read) is gpu.SharedLoad
+        and not read.start
+        and read.element in (None, staging.buffer.element)
+        for read in reads
+    )
 
 
 # ---- checks -----------------------------------------------------------------------------------
@@ -126,6 +166,27 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
 
 
 # ---- rewriting --------------------------------------------------------------------------------
+
+
+def _copy_to_staging(
+    load: gpu.Load, staging: Staging, run: ContiguousRun, analysis: AffineAnalysis
+) -> None:
+    """Copy the run to a buffer in order, in place of the one that the load is stored to."""
+    old = staging.buffer
+    layout = row_major_shared(old.shape)
+    builder = Builder.before_op(staging.store)
+    buffer = builder(gpu.SharedAlloc(old.element, old.shape, layout, PIECE_BYTES)).out
+    emitter = RunEmitter(analysis, builder)
+    copied = (emitter.pointer(run), buffer, emitter.size_bytes(run))
+    builder(tma.SyncBulkLoad(*copied, load.eviction))
+    staging.store.erase()
+    for read in list(old.out.users):
+        assert isinstance(read, gpu.SharedLoad)
+        vector, _ = buffer_access(read.layout, layout, old.element.bits, ("",))
+        ordered = gpu.SharedLoad(buffer, read.layout, vector, element=read.element)
+        read.replace_with([Builder.before_op(read)(ordered).out])
+    for op in (*reversed(staging.renames), load, old):
+        op.erase()
 
 
 def _copy(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:

@@ -53,7 +53,7 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
     uses = list(operands_in_loops(kernel))
     if not uses:
         return
-    analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
+    analysis, facts = AffineAnalysis(kernel, drops_clamps=True), AxisAnalysis(kernel)
     mapper = _Mapper(kernel, analysis)
 
     def loaded(load: tile.Load, dot: tile.Dot) -> TensorBox:

@@ -36,6 +36,7 @@ from aotc.schedule.analysis.launch_text import Guarded, LaunchText
 from aotc.schedule.analysis.polynomial import ONE, ZERO, Polynomial
 from aotc.schedule.analysis.promises import find_promises, promise_multiples
 from aotc.schedule.analysis.signs import Signs
+from aotc.schedule.tensor_maps.clamped_indices import clamps_of, is_unseen
 
 OUT_OF_REACH = (1 << 31) - 1
 """The extent of an unmasked axis, above every index of a box."""
@@ -253,6 +254,17 @@ class _Reading:
         """Return the axes with starts and extents from the mask."""
         mask = self.access.mask
         limits = () if mask is None else self.analysis.bounds(mask)
+        if mask is not None and clamps_of(mask, self.analysis):
+            raise UnmappableError("its mask compares an index that is 0 from an end on")
+        clamps = clamps_of(self.access.pointer, self.analysis)
+        for clamp in clamps:
+            if not isinstance(self.access, tile.Load) or not is_unseen(
+                self.access, clamp, self.kernel, self.analysis
+            ):
+                raise UnmappableError(
+                    "its index is 0 from an end on, and what it reads there may be stored",
+                    "mask such elements of the load, or of the store",
+                )
         if limits is None:
             raise UnmappableError(
                 "its mask is no conjunction of indices that are compared with arguments"
@@ -264,7 +276,7 @@ class _Reading:
                 "load with other=0 and select afterwards",
             )
         by_number = {axis.tile_axis: axis for axis in axes}
-        for limit in limits:
+        for limit in (*limits, *(limit for _, limit in clamps)):
             if limit.value is not None and limit.value < 0:
                 continue
             number, sign = self._axis_of(limit)

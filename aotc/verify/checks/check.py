@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 from aotc.ir.core import Kernel
@@ -26,7 +27,7 @@ from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.extents import is_float, may_store_nothing
 from aotc.verify.checks.index_overflow import IndexOverflowError
 from aotc.verify.checks.inputs import Inputs
-from aotc.verify.checks.launch import BACKWARDS, Launch, Scalar
+from aotc.verify.checks.launch import BACKWARDS, Indices, Launch, Scalar
 from aotc.verify.checks.launches import Chooser, Conditions
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.open_results import (
@@ -141,7 +142,7 @@ class References:
         self, chooser: Chooser, launch: Launch, inputs: Inputs, *, may_rewrite: bool
     ) -> Reference:
         """Return the reference of a launch. Raises: as `interpret`."""
-        drawn = (launch.seed, launch.index_high, launch.is_sparse, launch.grid)
+        drawn = (launch.seed, launch.index_high, launch.is_sparse, launch.grid, launch.indices)
         key = (launch.label, *drawn, may_rewrite, *launch.key)
         outcome = self._cache.get(key)
         if outcome is None:
@@ -189,6 +190,7 @@ def check_kernel(
     Launches of `execute_together` are not executed again.
     """
     chooser = Chooser(kernel, roles, checks.conditions, checks.seed)
+    checks = replace(checks, inputs=checks.inputs.with_addresses(roles))
     launches = _references(chooser, checks)
     executions: dict[tuple[object, ...], Execution] = {}
     if execute_together is not None:
@@ -197,6 +199,7 @@ def check_kernel(
         for reference, execution in zip(references, execute_together(references), strict=True):
             if execution is not None:
                 executions[reference.launch.key] = execution
+    may_be_whole = bool(roles.extents)
     for index, launch, reference in launches:
         if isinstance(reference, Reference):
             try:
@@ -210,7 +213,9 @@ def check_kernel(
             except _OpenError as error:
                 if chooser.is_optional(index):
                     continue
-                finding = _finding(launch, "passed over", str(error))
+                whole = _check_whole(chooser, index, checks, execute) if may_be_whole else None
+                may_be_whole = whole is not None
+                finding = whole or _finding(launch, "passed over", str(error))
         else:
             finding = reference
         yield finding
@@ -224,8 +229,9 @@ def _references(
     """Yield each distinct launch with its index and its reference, or the finding instead."""
     seen: dict[tuple[object, ...], None] = {}
     executed: dict[tuple[object, ...], None] = {}
+    patience = _Patience()
     for index in range(chooser.count):
-        pair = _reference(chooser, index, checks, executed)
+        pair = _reference(chooser, index, checks, executed, patience=patience)
         if pair is None:
             continue
         launch, reference = pair
@@ -243,11 +249,87 @@ def _reference(
     checks: Checks,
     executed: Container[tuple[object, ...]],
     first_spacing: int = 0,
+    patience: _Patience | None = None,
+) -> tuple[Launch, Reference | Finding] | None:
+    """Return a launch and its reference, or the finding instead.
+
+    None if there is no such launch, or it is in `executed`. Where random indices lead outside of
+    buffers or select nothing, other ones are tried, and then other grids, if a launch gives it.
+    """
+    attempt = partial(_attempt, chooser, index, checks, executed, first_spacing)
+    first = attempt(_Fallback())
+    if first is None or _stores(first) or may_store_nothing(first[0].label):
+        return first
+    patience = patience or _Patience()
+    attempts = map(attempt, _fallbacks(chooser, checks, len(first[0].grid)))
+    if patience.is_left and (
+        other := next((other for other in attempts if other is not None and _stores(other)), None)
+    ):
+        return other
+    patience.num_failed += 1
+    return first
+
+
+@dataclass(frozen=True, slots=True)
+class _Fallback:
+    """Another choice of a launch's indices, of its grid unless empty, and of its extents."""
+
+    indices: Indices = "any"
+    grid: tuple[int, ...] = ()
+    is_whole: bool = False
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Count the launches for which no fallback stores anything."""
+
+    num_failed: int = 0
+
+    @property
+    def is_left(self) -> bool:
+        return self.num_failed < _MAX_FAILED
+
+
+def _fallbacks(chooser: Chooser, checks: Checks, rank: int) -> Iterator[_Fallback]:
+    has_indices = any(name not in checks.inputs.ranges for name in chooser.roles.indices)
+    if has_indices:
+        yield from map(_Fallback, _OTHER_INDICES)
+    if chooser.roles.extents:
+        yield _Fallback(is_whole=True)
+    if chooser.conditions.grid is not None or not chooser.conditions.may_change_grid:
+        return
+    grids = [(1,) * rank]
+    for axis in range(rank):
+        pair = 0 if axis else min(1, rank - 1)  # two programs of another axis, if there is one
+        grids.append(tuple({pair: 2, axis: _MANY}.get(i, 1) for i in range(rank)))
+    for grid in grids:
+        yield _Fallback("any", grid)
+        if has_indices:
+            yield _Fallback("few", grid)
+
+
+def _stores(attempt: tuple[Launch, Reference | Finding]) -> bool:
+    """Return whether a launch may run and stores anything, or shows a certain mistake."""
+    _, outcome = attempt
+    if isinstance(outcome, Reference):
+        return outcome.num_stored > 0
+    return outcome.status == "fault"
+
+
+def _attempt(
+    chooser: Chooser,
+    index: int,
+    checks: Checks,
+    executed: Container[tuple[object, ...]],
+    first_spacing: int,
+    fallback: _Fallback,
 ) -> tuple[Launch, Reference | Finding] | None:
     """Return a launch and its reference, or the finding instead.
 
     None if there is no such launch, or it is in `executed`.
     """
+    if fallback.is_whole:
+        chooser = replace(chooser, is_whole=True)
     failed: tuple[Launch, Finding] | None = None
     spacings = chooser.spacings(index)[first_spacing:]
     rewrites = False
@@ -260,6 +342,8 @@ def _reference(
         launch = chooser.launch(index, spacing)
         if launch is None:
             break
+        grid = fallback.grid or launch.grid
+        launch = replace(launch, indices=fallback.indices, grid=grid)
         if launch.key in executed:
             return None
         try:
@@ -289,6 +373,9 @@ def _is_certain(chooser: Chooser, launch: Launch, inputs: Inputs) -> bool:
     return leaves_buffers(chooser.kernel, chooser.roles, launch, inputs)
 
 
+_OTHER_INDICES: tuple[Indices, ...] = ("few", "distinct", "cumulative")
+_MANY = 16  # programs of an axis, if they number pairs or tiles of something
+_MAX_FAILED = 4
 _BY_ORDER = "the result in {} depends on the order in which programs update memory atomically"
 _BY_ROUNDING = "which elements it reads depends on how floats are rounded"
 
@@ -350,6 +437,17 @@ def _check_launch(
         lane_instructions=execution.lane_instructions,
         num_stored=reference.num_stored,
     )
+
+
+def _check_whole(chooser: Chooser, index: int, checks: Checks, execute: Execute) -> Finding | None:
+    """Return the outcome of a launch of whole blocks, without lanes that masks leave undefined."""
+    attempt = _attempt(chooser, index, checks, (), 0, _Fallback(is_whole=True))
+    if attempt is None or not isinstance(attempt[1], Reference):
+        return None
+    try:
+        return _check_launch(chooser, attempt[1], checks, execute, None)
+    except _OpenError:
+        return None
 
 
 def _retry_nearer(

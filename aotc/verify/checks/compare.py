@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.types import FP32, ScalarType
+from aotc.ir.types import ScalarType
 from aotc.verify.arrays import Array, view
 from aotc.verify.checks.reference import Buffer, Bytes
+from aotc.verify.interpreter.numerics import step_of
 
 NOISE_FACTOR = 4.0
 MEDIAN_FACTOR = 4.0
 LOOSE_SHARE = 0.02
 _LOOSE_FACTOR = 4.0
 _LOOSE_COUNT = 2
-_FLUSHED = 2.0**-126
 _OVERFLOWS_AT = {"fp16": 16, "bf16": 128, "fp32": 128}
 
 
@@ -93,7 +93,7 @@ def compare(buffer: Buffer, actual: Bytes, tolerance: float = 0.0) -> Mismatch |
             + MEDIAN_FACTOR * _median_move(buffer, expected, written, noisy) * finite
             + tolerance * (1.0 + finite)
         )
-        loose = tight + _step(wide, buffer.pointee)
+        loose = tight + step_of(wide, buffer.pointee)
         distance = np.abs(wide - wide_got)
         wrong = ~_is_within(distance, loose)
         if wrong.any():
@@ -183,21 +183,6 @@ def _is_within(distance: Array, bound: Array) -> Array:
 def _num_numbers(wide: Array) -> int:
     """Return the number of finite, nonzero elements."""
     return int(np.count_nonzero(np.isfinite(wide) & (wide != 0)))
-
-
-def _step(wide: Array, element: ScalarType) -> Array:
-    """Return the distance to the next value of the type; fp32 may flush subnormals."""
-    if element.is_int:
-        return np.ones(wide.shape)
-    finite = np.where(np.isfinite(wide), np.abs(wide), 0.0)
-    exponent = np.frexp(np.maximum(finite, 2.0**-1000))[1] - 1
-    # Half the smallest normal covers the type's subnormals.
-    smallest = {16: 2.0**-24, 8: 2.0**-9}.get(element.bits, 0.0)
-    step = np.ldexp(1.0, exponent - element.mantissa_bits)
-    step = np.maximum(step, _FLUSHED if element == FP32 else smallest)
-    if element.name == "bf16":
-        step = np.maximum(np.ldexp(1.0, exponent - element.mantissa_bits), _FLUSHED)
-    return step
 
 
 def _mismatch(

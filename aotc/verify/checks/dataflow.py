@@ -67,6 +67,8 @@ class Roles:
       addresses that also step by single elements.
     - `indices` are the pointers to values used as an index, `inexact` those to results that may
       be rounded differently.
+    - `offsets` are the pointers to starts of sequences: the length is a difference of two.
+    - `addresses` are the pointers to addresses, each with the element at the address.
     - `axes` are the grid axes in use, each with the extents its programs seem to cover.
     - `read` and `written` are the pointers of memory accesses.
     - `locks` are the pointers to words of spin locks, with the value of a free lock.
@@ -77,6 +79,8 @@ class Roles:
     strides: dict[str, list[StrideTerm]] = field(default_factory=dict[str, list[StrideTerm]])
     unit: list[str] = field(default_factory=list[str])
     indices: list[str] = field(default_factory=list[str])
+    offsets: list[str] = field(default_factory=list[str])
+    addresses: dict[str, ScalarType] = field(default_factory=dict[str, ScalarType])
     inexact: list[str] = field(default_factory=list[str])
     axes: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
     largest_tile: int = 1
@@ -155,6 +159,8 @@ class _Analysis:
                     roles.extents[f"{name}.shape[{axis}]"] = block
         self._add_strides(roles)
         roles.indices = self._indices()
+        roles.offsets = [name for name in roles.indices if name in self._subtracted()]
+        roles.addresses = self._addresses()
         roles.inexact = self._inexact()
         roles.locks = free_locks(self.kernel)
         roles.read, roles.written = (
@@ -206,10 +212,21 @@ class _Analysis:
             block = [v.op.end - v.op.start for v in sources if isinstance(v.op, tile.Arange)]
             if block or any(_is_program_id(value) for value in sources):
                 names = list(self._integers(sources))
-                is_product = any(self._multiplies_parameters(value) for value in sources)
+                is_product = any(map(self._multiplies_parameters, self._bounds(op)))
                 for name in names:
                     size = max(block, default=1)
                     yield name, shared_block(size, len(names)) if is_product else size
+
+    def _bounds(self, op: arith.Compare) -> list[Value]:
+        """Return the values in the bound of a mask: the side without the tile's index.
+
+        The other side may multiply counts of tiles to swizzle programs.
+        """
+        sides = [list(backward([side], through_loads=False)) for side in op.operands]
+        bounds = [
+            side for side in sides if not any(isinstance(value.op, tile.Arange) for value in side)
+        ]
+        return [value for side in bounds for value in side]
 
     def _multiplies_parameters(self, value: Value) -> bool:
         """Return whether a value is a product of extents, such as an image's height x width."""
@@ -397,6 +414,38 @@ class _Analysis:
                 if root in self.names:
                     pointers[self.names[root]] = None
         return [name for name in self.names.values() if name in pointers]
+
+    def _subtracted(self) -> dict[str, None]:
+        """Return the pointers with a difference, or a loop, between two of their values."""
+        pointers: dict[str, None] = {}
+        for op in self.ops:
+            if isinstance(op, arith.Sub | scf.For):
+                first, second = (self._loaded_from(value) for value in op.operands[:2])
+                pointers |= dict.fromkeys(name for name in first if name in second)
+        return pointers
+
+    def _addresses(self) -> dict[str, ScalarType]:
+        """Return the pointers to integers that become pointers, with what those point to."""
+        addresses: dict[str, ScalarType] = {}
+        for op in self.ops:
+            kind = element_of(op.out.type) if isinstance(op, arith.Bitcast) else None
+            if not isinstance(kind, PointerType):
+                continue
+            worklist = list(op.operands)
+            while worklist:
+                value = strip(worklist.pop())
+                if isinstance(value.op, arith.Add | arith.Sub | arith.Bitcast):
+                    worklist += value.op.operands
+                elif _is_wide(value):
+                    addresses |= dict.fromkeys(self._loaded_from(value), kind.pointee)
+        return addresses
+
+    def _loaded_from(self, value: Value) -> list[str]:
+        """Return the parameters that a value is loaded from, without arithmetic."""
+        op = strip(value).op
+        if not isinstance(op, tile.Load):
+            return []
+        return [self.names[root] for root in pointer_roots(op.pointer) if root in self.names]
 
     # ---- results -----------------------------------------------------------------------------
 

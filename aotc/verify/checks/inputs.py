@@ -6,7 +6,7 @@ Invariant: equal launches and inputs give equal memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from aotc.verify.interpreter.run import Argument
 DEFAULT_MAX_BUFFER_BYTES = 1 << 28
 # The most numbers a buffer may list without repeats; a longer list would not fit in memory.
 _MAX_LISTED = 1 << 24
+_NUM_POINTEES = 32
+_NUM_DISTINCT = 4096  # indices before they repeat
 _ROOM_BEFORE_BYTES = 1 << 35  # for rows in reverse; a hole in sparse memory
 
 
@@ -68,7 +70,9 @@ class Pointees:
 class Inputs:
     """The contents of buffers: `ranges` and `pointees` by name, and the size limit.
 
-    `sizes` gives the number of elements of a buffer, by name, at the scalars of a launch.
+    `sizes` gives the number of elements of a buffer, by name, at the scalars of a launch. With
+    `is_rescaled` the compiled kernel may keep the shift of an online softmax: its weights are
+    rounded after another scale (config key `conditional_rescaling`).
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
@@ -77,6 +81,12 @@ class Inputs:
     sizes: Mapping[str, Callable[[Mapping[str, Scalar]], Scalar]] = field(
         default_factory=dict[str, Callable[[Mapping[str, Scalar]], Scalar]]
     )
+    is_rescaled: bool = False
+
+    def with_addresses(self, roles: Roles) -> Inputs:
+        """Return the inputs with buffers behind the addresses that the kernel loads."""
+        behind = {name: Pointees(kind, _num_pointees) for name, kind in roles.addresses.items()}
+        return replace(self, pointees={**behind, **self.pointees})
 
     def size_of(self, name: str, launch: Launch) -> int | None:
         """Return the declared number of elements of a buffer, None without a declaration.
@@ -87,6 +97,12 @@ class Inputs:
         if any(user not in self.sizes for user in users):
             return None
         return max(max(0, int(self.sizes[user](launch.scalars))) for user in users)
+
+
+def _num_pointees(scalars: Mapping[str, Scalar]) -> int:
+    """Return the buffers behind addresses, enough for a program each."""
+    del scalars
+    return _NUM_POINTEES
 
 
 def pointers_of(kernel: Kernel) -> dict[str, ScalarType]:
@@ -247,10 +263,23 @@ def contents_of(
         return input_data.between(pointee, low, high, seed, bounds.multiple_of)
     if name in roles.locks and pointee.is_int:
         return Listed(np.array([roles.locks[name]]).astype(loaded_dtype(pointee)))
-    if name in roles.indices:
-        return input_data.between(pointee, 0, launch.index_high, seed)
+    if name in roles.indices and pointee.is_int:
+        return _indices(name, pointee, roles, launch, seed)
     if pointee.is_float and launch.is_positive:
         return input_data.between(pointee, 0.25, 1.0, seed)
     if pointee.is_float:
         return (input_data.special if launch.is_special else input_data.floats)(pointee, seed)
     return input_data.integers(pointee, seed)
+
+
+def _indices(
+    name: str, pointee: ScalarType, roles: Roles, launch: Launch, seed: int
+) -> Contents | Listed:
+    """Return indices as the launch wants them; starts of sequences are running sums."""
+    if launch.indices == "cumulative" or (launch.indices == "any" and name in roles.offsets):
+        return input_data.cumulative(pointee, 0, launch.index_high, seed)
+    if launch.indices == "distinct":
+        return input_data.shuffled(pointee, 0, _NUM_DISTINCT, seed)
+    if launch.indices == "few" and name in roles.offsets:
+        return input_data.cumulative(pointee, 1, launch.index_high, seed)
+    return input_data.between(pointee, 0, 2 if launch.indices == "few" else launch.index_high, seed)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from aotc.verify.checks.extents import is_long
 
 Scalar: TypeAlias = int | float
+Indices: TypeAlias = Literal["any", "cumulative", "distinct", "few"]
 
 BACKWARDS = "backwards"
 
@@ -22,7 +23,7 @@ class Launch:
     Buffers of an `is_sparse` launch have holes of gigabytes. `aliases` maps an argument to the
     argument with the same memory. `programs` lists the programs to run, in the interpreter's
     order, or is empty for the whole grid. The last row of a tensor is `apart` elements from its
-    first, if not 0.
+    first, if not 0. Loaded `indices` are random, running sums, each once, or 0 and 1.
     """
 
     label: str
@@ -37,6 +38,7 @@ class Launch:
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     programs: tuple[int, ...] = ()
     apart: int = 0
+    indices: Indices = "any"
 
     @property
     def is_long(self) -> bool:

@@ -85,7 +85,7 @@ class Conditions:
     `named`; None stands for all. `fixed` are arguments with compiled-in values. `num_stages` is the
     default of loops; `num_groups` of warps take a program's tiles in turn. With `may_be_left_out`, a
     launch may exceed `max_programs`, and only some of its programs run. Without `may_alias` no two
-    arguments share memory. `num_ctas` run a program.
+    arguments share memory. `num_ctas` run a program. Only a grid that `may_change_grid` is retried.
     """
 
     grid: Callable[[Mapping[str, int]], tuple[int, ...]] | None
@@ -100,6 +100,7 @@ class Conditions:
     may_be_left_out: bool = False
     may_alias: bool = True
     num_ctas: int = 1
+    may_change_grid: bool = True
 
 
 @dataclass(slots=True)
@@ -113,6 +114,7 @@ class Chooser:
     scalars: dict[str, ScalarType] = field(default_factory=dict[str, ScalarType])
     divisors: dict[str, int] = field(default_factory=dict[str, int])
     labels: tuple[str, ...] = ()
+    is_whole: bool = False  # all extents are one block
     stride_names: list[str] = field(default_factory=list[str])  # without strides the user fixes
     _num_loops: int = 0  # of the kernel
     _has_functions: bool = False  # whether the user gives some arguments as functions of others
@@ -142,9 +144,8 @@ class Chooser:
         self.stride_names = [n for n in self.scalars if n in strides and n not in fixed_names]
         choices = self.conditions.choices.values()
         self._has_functions = any(choice.function is not None for choice in choices)
-        lengths = [len(choice.values) for choice in self.conditions.choices.values()]
-        regular = itertools.islice(itertools.cycle(CLASSES), max([len(CLASSES), *lengths]))
-        self.labels = (*regular, *self._more_labels())
+        count = max([len(CLASSES), *(len(choice.values) for choice in choices)])
+        self.labels = (*itertools.islice(itertools.cycle(CLASSES), count), *self._more_labels())
 
     @property
     def count(self) -> int:
@@ -418,6 +419,8 @@ class Chooser:
             start = index % len(choice.values)
             return [*choice.values[start:], *choice.values[:start]]
         block, divisor = self.roles.extents[name], self.divisors[name]
+        if self.is_whole:
+            return [extent_of("full", block, divisor)]
         kind, _, long_name = self.labels[index].partition(": ")
         if is_long(kind) and name == long_name:
             # Leave room beyond the last tile, for kernels rounding up.
@@ -542,13 +545,8 @@ class Chooser:
         if not self.stride_names and not self._has_functions:
             return first, grid
         rows = Rows(
-            self.kernel,
-            self.roles,
-            self.divisors,
-            self.stride_names,
-            self._integers(first),
-            grid,
-            self._width(first),
+            *(self.kernel, self.roles, self.divisors, self.stride_names),
+            *(self._integers(first), grid, self._width(first)),
         )
         is_padded = index % 2 == 1 or self.labels[index] not in CLASSES
         strides = rows.strides(spacing, is_padded=is_padded)

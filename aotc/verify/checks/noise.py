@@ -48,6 +48,7 @@ from aotc.verify.checks.sums_in_any_order import (
 )
 from aotc.verify.checks.value_flow import carried, sources
 from aotc.verify.fp8_sums import STEP_K, fp8_sums
+from aotc.verify.interpreter import libdevice
 from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording
@@ -82,15 +83,12 @@ _APPROXIMATE: dict[type[Op], _Error] = {
     arith.Libdevice: _Error(5.0),
 }
 _EXACT_IN_FP64 = (arith.Div, arith.Sqrt)
-# The libdevice functions with one rounding or none.
-_EXACT_LIBDEVICE = tuple(
-    f"__nv_{name}{suffix}"
-    for name in (
-        *("fabs", "floor", "ceil", "trunc", "rint", "nearbyint", "round", "copysign", "fmin"),
-        *("fmax", "fmod", "isnan", "isinf", "isnand", "isinfd", "finite", "fma", "fdim"),
-    )
-    for suffix in ("", "f")
-)
+_LIBDEVICE_ERRORS = {  # by a part of the symbol
+    "fast_tanh": _Error(2.0**12),  # tanh.approx
+    "fast_pow": _Error(128.0),  # exp2 of a rounded product
+    "fast_": _Error(4.0, 4.0),  # absolute errors up to 2^-21
+    "gamma": _Error(16.0),
+}
 # Approximate PTX instructions, and contractible ones: these state no rounding.
 _APPROXIMATE_TEXT = re.compile(
     r"\.(?:approx|full)\b|\b(?:add|sub|mul)(?:\.ftz|\.sat)*\.(?:f16|bf16|f32|f64)"
@@ -117,7 +115,7 @@ def is_inexact(op: Op) -> bool:
     if isinstance(op, tile.Dot):
         return _float_of(op.acc) is not None
     if isinstance(op, arith.Libdevice):
-        return op.symbol not in _EXACT_LIBDEVICE
+        return op.symbol not in libdevice.EXACT
     if isinstance(op, assembly.Assembly):
         is_approximate = _APPROXIMATE_TEXT.search(op.text) is not None
         return is_approximate and any(_float_of(out) is not None for out in op.outs)
@@ -339,8 +337,8 @@ class _Noise:
 
     def rules(self) -> Rules:
         wrapped: dict[type[Op], Rule] = dict(self._rules)
-        for cls, error in _APPROXIMATE.items():
-            wrapped[cls] = self._approximate_rule(self._rules[cls], error)
+        for cls in _APPROXIMATE:
+            wrapped[cls] = self._approximate_rule(self._rules[cls])
         wrapped[arith.Div] = self._quotient_rule(wrapped[arith.Div])
         wrapped[arith.Mul] = self._product_rule(self._rules[arith.Mul])
         for cls in (*_SUMS, arith.Fma):
@@ -378,11 +376,13 @@ class _Noise:
         part += np.copysign(0.5, part)
         return part
 
-    def _approximate_rule(self, base: Rule, error: _Error) -> Rule:
+    def _approximate_rule(self, base: Rule) -> Rule:
         def rule(program: Program, op: Op, *operands: Array) -> Any:
             element = _float_of(op.results[0])
             if element is None or not self._moves(op):
                 return base(program, op, *operands)
+            parts = (part for part in _LIBDEVICE_ERRORS if part in getattr(op, "symbol", ""))
+            error = _LIBDEVICE_ERRORS.get(next(parts, ""), _APPROXIMATE[type(op)])
             if error.operand_steps:
                 operands = tuple(
                     self._perturbed(value, element, error.operand_steps) for value in operands

@@ -28,7 +28,12 @@ from aotc.verify.checks.inputs import Inputs, maps_at, owners_of, prepared, tens
 from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.lazy_memory import ElasticMemory
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
-from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts
+from aotc.verify.checks.rounding import (
+    NUM_FLIPPED_RUNS,
+    RoundingWatch,
+    inner_roundings,
+    weight_casts,
+)
 from aotc.verify.checks.value_flow import forward
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.interpreter.program import Code, InterpretError, Program, Rule, Rules
@@ -189,7 +194,10 @@ def interpret(
       - ConflictError: two programs access the same memory.
       - RewriteError: a program overwrites its own results, unless it `may_rewrite`.
     """
-    watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
+    watch = RoundingWatch(
+        inner_roundings(kernel, is_inexact) if roles.inexact else [],
+        weight_casts(kernel) if inputs.is_rescaled else [],
+    )
     recording = Recording(kinds=dict.fromkeys(type(op) for op in kernel.walk()))
     rules = watch.recording(RULES)
     if roles.inexact:
@@ -219,7 +227,7 @@ def interpret(
     if roles.inexact:
         ops = inexact_ops(kernel)
         groups = [ops[start::MAX_UPWARD_RUNS] for start in range(min(len(ops), MAX_UPWARD_RUNS))]
-        steady = steady_values(kernel, recording, [*ops, *watch.casts])
+        steady = steady_values(kernel, recording, [*ops, *watch.ops])
         known_rules = recording.recalling(RULES, [tile.Dot, arith.Exp2, arith.Cast])
         apart = [0] * NUM_RANDOM_RUNS
         if launch.is_special:  # overflows may meet each other
@@ -231,13 +239,13 @@ def interpret(
             )
             if number < NUM_RANDOM_RUNS:
                 rules = watch.measuring(rules)
-            rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
+            rules = recording.replaying(rules, [*group, *watch.ops], same_poison=False)
             memory = run_launch(
                 kernel, launch, exact.again(), args, rules, seed, code=code, steady=steady
             )
             (upward if upwards else random).append(memory)
         for run in range(NUM_FLIPPED_RUNS) if watch.has_moved else ():
-            rules = recording.replaying(watch.flipping(RULES, run), watch.casts, same_poison=True)
+            rules = recording.replaying(watch.flipping(RULES, run), watch.ops, same_poison=True)
             flipped.append(
                 run_launch(kernel, launch, exact.again(), args, rules, 0, code=code, steady=steady)
             )

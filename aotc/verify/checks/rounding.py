@@ -1,9 +1,10 @@
-"""Flip roundings within reach of noise: casts to a narrower float within a kernel.
+"""Flip roundings within reach of noise: casts to a narrower float, operands of tf32 dots.
 
 A slightly different value may lie on the other side of a tie between two numbers of the
 narrower type, and is then off by a whole step: a relative error of 2e-6 becomes one of 5e-4.
 Noisy interpretations (`noise.py`) show this only where they happen to flip the same value. So
-they measure how far they move the operand of each such cast. Then a few more interpretations
+they measure how far they move the operand of each such cast, and each fp32 operand of a dot that
+truncates it to tf32. Then a few more interpretations
 flip every cast whose operand can cross a tie, in some of these runs, upwards or downwards where
 both are possible. A row of a softmax may have many such casts, and their errors may cancel when
 weighted by values of either sign. So no two that are close in a row or a column are flipped in
@@ -11,23 +12,28 @@ the same runs: some run has one without the other, and the moves are added up.
 
 Casts whose results are only stored need no flips: a comparison allows for a step there.
 
+Weights of an online softmax may also be rounded after another scale than the source's, and so at
+any place between two numbers of the narrower type. Their casts flip in either direction.
+
 Invariant: an operand unmoved by noise is rounded as usual.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, descriptor, tile
-from aotc.ir.types import ScalarType, element_of
+from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.types import FP32, ScalarType, element_of
 from aotc.ir.walks import reached
 from aotc.verify.arrays import Array, reshape
 from aotc.verify.checks.value_flow import SHAPES, backward
+from aotc.verify.interpreter.dot import truncate_to_tf32
+from aotc.verify.interpreter.numerics import step_of
 from aotc.verify.interpreter.program import Program, Rule, Rules
 
 FACTOR = 4.0
@@ -37,16 +43,49 @@ NUM_FLIPPED_RUNS = 4
 """Number of runs with flipped casts; a cast is flipped in one nonempty set of them."""
 
 _STORES = (tile.Store, descriptor.DescriptorStore)
+_EXPONENTIALS = (arith.Exp, arith.Exp2)
+_ROW_OPS = (*SHAPES, arith.Mul, arith.Select)
+
+Rounding: TypeAlias = "tuple[Op, int]"
+"""An op, and the number of the operand that it rounds to a narrower float."""
 
 
-def inner_casts(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> list[arith.Cast]:
-    """Return the casts of inexact values to a narrower float used further in the kernel."""
+def inner_roundings(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> list[Rounding]:
+    """Return the roundings of inexact values to a narrower float used further in the kernel."""
+    candidates = [(op, index) for op in kernel.walk() for index in _rounded_operands(op)]
     return [
-        op
-        for op in kernel.walk()
-        if isinstance(op, arith.Cast) and _narrows(op) and not _is_only_stored(op.out)
-        if any(v.op is not None and is_inexact(v.op) for v in backward([op.value]))
+        (op, index)
+        for op, index in candidates
+        if any(v.op is not None and is_inexact(v.op) for v in backward([op.operands[index]]))
     ]
+
+
+def _rounded_operands(op: Op) -> Sequence[int]:
+    if isinstance(op, arith.Cast):
+        return (0,) if _narrows(op) and not _is_only_stored(op.out) else ()
+    is_tf32 = isinstance(op, tile.Dot) and op.input_precision == "tf32"
+    return (0, 1) if is_tf32 and element_of(op.operands[0].type) == FP32 else ()
+
+
+def weight_casts(kernel: Kernel) -> list[arith.Cast]:
+    """Return the casts of an online softmax's weights: exponentials shifted by a running maximum."""
+    shifts = [
+        op.body.terminator.operands[arg.index - 1]
+        for op in kernel.walk()
+        if isinstance(op, scf.For)
+        for arg in op.carried
+    ]
+    maxima = [value.op for value in shifts if isinstance(value.op, arith.Max)]
+    differences = _users(maxima, SHAPES, arith.Sub)
+    weights = _users(_users(differences, _ROW_OPS, *_EXPONENTIALS), _ROW_OPS, arith.Cast)
+    return [op for op in weights if isinstance(op, arith.Cast) and _narrows(op)]
+
+
+def _users(ops: Iterable[Op], through: tuple[type[Op], ...], *kinds: type[Op]) -> list[Op]:
+    """Return the users of these kinds, direct ones or behind ops of `through`."""
+    users = [user for op in ops for value in op.results for user in value.users]
+    behind = reached(users, lambda op: op.results[0].users if isinstance(op, through) else ())
+    return [op for op in behind if isinstance(op, kinds)]
 
 
 def reads_by_rounding(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> bool:
@@ -69,7 +108,7 @@ def _is_only_stored(value: Value) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """A cast's result, its results for operands moved up and down, and where it may flip.
+    """A rounded operand, the results for it moved up and down, and where it may flip.
 
     `sets` has for each element the set of runs that flip it, as bits.
     """
@@ -80,25 +119,27 @@ class _Sides:
     sets: Array
 
 
-class CastWatch:
-    """Record the operands of casts in an exact run, and how far noisy runs move them."""
+class RoundingWatch:
+    """Record the operands of roundings in an exact run, and how far noisy runs move them."""
 
-    def __init__(self, casts: list[arith.Cast]) -> None:
-        self._exact: dict[Op, list[Array]] = {cast: [] for cast in casts}
-        self._distances: dict[Op, list[Array]] = {cast: [] for cast in casts}
-        self._reaches: dict[tuple[Op, int], Array] = {}
-        self._sets: dict[tuple[Op, int], Array] = {}
+    def __init__(self, roundings: Collection[Rounding], rescaled: Collection[Op] = ()) -> None:
+        """Watch `roundings`; operands of the casts `rescaled` may move by a whole step."""
+        self._rescaled = rescaled
+        self._exact: dict[Rounding, list[Array]] = {rounding: [] for rounding in roundings}
+        self._distances: dict[Rounding, list[Array]] = {rounding: [] for rounding in roundings}
+        self._reaches: dict[tuple[Rounding, int], Array] = {}
+        self._sets: dict[tuple[Rounding, int], Array] = {}
         self._set_counts: dict[int, Array] = {}  # by the number of a tile's columns
-        self._sides: dict[tuple[Op, int], _Sides] = {}  # of operands equal to the exact run's
+        self._sides: dict[tuple[Rounding, int], _Sides] = {}  # of operands equal to the exact run's
 
     @property
-    def casts(self) -> Collection[Op]:
-        """The recorded casts."""
-        return self._exact.keys()
+    def ops(self) -> Collection[Op]:
+        """The ops with recorded operands."""
+        return dict.fromkeys(op for op, _ in self._exact)
 
     @property
     def has_moved(self) -> bool:
-        """Whether noise moved the operand of any cast."""
+        """Whether noise moved the operand of any rounding."""
         return any(
             distance.any() for distances in self._distances.values() for distance in distances
         )
@@ -106,73 +147,102 @@ class CastWatch:
     def recording(self, rules: Rules) -> Rules:
         """Return the rules of the exact run."""
 
-        def watch(op: Op, number: int, value: Array) -> None:
+        def watch(rounding: Rounding, number: int, value: Array) -> None:
             del number
-            self._exact[op].append(value)
-            self._distances[op].append(np.zeros(value.shape))
+            self._exact[rounding].append(value)
+            self._distances[rounding].append(np.zeros(value.shape))
 
         return self._watched(rules, watch)
 
     def measuring(self, rules: Rules) -> Rules:
         """Return the rules of a measured noisy run."""
 
-        def watch(op: Op, number: int, value: Array) -> None:
-            if number >= len(self._exact[op]) or self._exact[op][number].shape != value.shape:
+        def watch(rounding: Rounding, number: int, value: Array) -> None:
+            operands = self._exact[rounding]
+            if number >= len(operands) or operands[number].shape != value.shape:
                 return  # control flow diverged from the exact run
-            if value is self._exact[op][number]:
+            if value is operands[number]:
                 return
-            exact = self._exact[op][number].astype(np.float64)
+            exact = operands[number].astype(np.float64)
             distance = np.abs(value.astype(np.float64) - exact)
-            self._distances[op][number] += np.where(np.isfinite(distance), distance, 0.0)
+            self._distances[rounding][number] += np.where(np.isfinite(distance), distance, 0.0)
 
         return self._watched(rules, watch)
 
     def flipping(self, rules: Rules, run: int) -> Rules:
-        """Return the rules of one of the runs with flipped casts."""
-        base = rules[arith.Cast]
+        """Return the rules of one of the runs with flipped roundings."""
         counts: dict[Op, int] = {}
 
-        def rule(program: Program, op: arith.Cast, value: Array) -> Any:
-            if op not in self._exact:
-                return base(program, op, value)
+        def cast(program: Program, op: arith.Cast, value: Array) -> Any:
+            base = rules[arith.Cast]
             number = counts[op] = counts.get(op, -1) + 1
-            if (
-                number >= len(self._distances[op])
-                or self._distances[op][number].shape != value.shape
-            ):
+            if (op, 0) not in self._exact:
                 return base(program, op, value)
-            sides = self._sides.get((op, number)) if value is self._exact[op][number] else None
-            if sides is None:
-                sides = self._sides_of(base, program, op, number, value)
-            first, second = sides.alternatives[:: -1 if run % 2 else 1]
-            flipped = np.where(first != sides.out, first, second)
-            is_flipped = sides.may_flip & (sides.sets >> run & 1 != 0)
-            return np.where(is_flipped, flipped, sides.out).astype(sides.out.dtype)
+            return self._flipped(
+                (op, 0), number, value, lambda operand: np.asarray(base(program, op, operand)), run
+            )
 
-        return {**rules, arith.Cast: rule}
+        def dot(program: Program, op: tile.Dot, a: Array, b: Array, acc: Array) -> Any:
+            number = counts[op] = counts.get(op, -1) + 1
+            a, b = (
+                self._flipped((op, index), number, value, truncate_to_tf32, run)
+                if (op, index) in self._exact
+                else value
+                for index, value in enumerate((a, b))
+            )
+            return rules[tile.Dot](program, op, a, b, acc)
+
+        return {**rules, arith.Cast: cast, tile.Dot: dot}
+
+    def _flipped(
+        self,
+        rounding: Rounding,
+        number: int,
+        value: Array,
+        rounded: Callable[[Array], Array],
+        run: int,
+    ) -> Array:
+        """Return a rounded operand, flipped where this run flips it."""
+        distances = self._distances[rounding]
+        if number >= len(distances) or distances[number].shape != value.shape:
+            return rounded(value)
+        is_exact = value is self._exact[rounding][number]
+        sides = self._sides.get((rounding, number)) if is_exact else None
+        if sides is None:
+            sides = self._sides_of(rounding, number, value, rounded)
+        first, second = sides.alternatives[:: -1 if run % 2 else 1]
+        flipped = np.where(first != sides.out, first, second)
+        is_flipped = sides.may_flip & (sides.sets >> run & 1 != 0)
+        return np.where(is_flipped, flipped, sides.out).astype(sides.out.dtype)
 
     def _sides_of(
-        self, base: Rule, program: Program, op: arith.Cast, number: int, value: Array
+        self, rounding: Rounding, number: int, value: Array, rounded: Callable[[Array], Array]
     ) -> _Sides:
-        """Return a cast's results for its operand and for the operand moved up and down."""
-        exact = self._exact[op][number]
-        if (op, number) not in self._reaches:
-            self._reaches[op, number] = FACTOR * self._reach(exact, self._distances[op][number])
-        reach = self._reaches[op, number]
+        """Return an operand rounded, and rounded after moving it up and down."""
+        key = rounding, number
+        exact = self._exact[rounding][number]
+        if key not in self._reaches:
+            reach = FACTOR * self._reach(exact, self._distances[rounding][number])
+            op, _ = rounding
+            if isinstance(op, arith.Cast) and op in self._rescaled:
+                step = step_of(exact.astype(np.float64), op.dtype)
+                reach = np.where(exact != 0, np.maximum(reach, step), reach)
+            self._reaches[key] = reach
+        reach = self._reaches[key]
         wide = value.astype(np.float64)
         out, up, down = (
-            np.asarray(base(program, op, operand))
+            np.asarray(rounded(operand))
             for operand in (value, *((wide + s * reach).astype(value.dtype) for s in (1.0, -1.0)))
         )
         may_flip = ((up != out) | (down != out)) & ~(np.isnan(wide) | np.isnan(reach))
-        position = [*self._exact].index(op)
-        if (op, number) not in self._sets:
+        position = [*self._exact].index(rounding)
+        if key not in self._sets:
             columns = may_flip.shape[-1] if may_flip.ndim else 1
             counts = self._set_counts.setdefault(columns, np.zeros((NUM_SETS, columns), np.int32))
-            self._sets[op, number] = sets_of_runs(may_flip, counts, seed=(position, number))
-        sides = _Sides(out, (up, down), may_flip, self._sets[op, number])
+            self._sets[key] = sets_of_runs(may_flip, counts, seed=(position, number))
+        sides = _Sides(out, (up, down), may_flip, self._sets[key])
         if value is exact:
-            self._sides[op, number] = sides
+            self._sides[key] = sides
         return sides
 
     def _reach(self, exact: Array, distance: Array) -> Array:
@@ -186,17 +256,20 @@ class CastWatch:
         )
         return np.where(distance > 0, np.maximum(distance, relative * size), 0.0)
 
-    def _watched(self, rules: Rules, watch: Callable[[Op, int, Array], None]) -> Rules:
-        base = rules[arith.Cast]
+    def _watched(self, rules: Rules, watch: Callable[[Rounding, int, Array], None]) -> Rules:
         counts: dict[Op, int] = {}
 
-        def rule(program: Program, op: arith.Cast, value: Array) -> Any:
-            if op in self._exact:
+        def watched(base: Rule) -> Rule:
+            def rule(program: Program, op: Op, *operands: Array) -> Any:
                 number = counts[op] = counts.get(op, -1) + 1
-                watch(op, number, np.asarray(value))
-            return base(program, op, value)
+                for index, value in enumerate(operands):
+                    if (op, index) in self._exact:
+                        watch((op, index), number, np.asarray(value))
+                return base(program, op, *operands)
 
-        return {**rules, arith.Cast: rule}
+            return rule
+
+        return {**rules, **{cls: watched(rules[cls]) for cls in (arith.Cast, tile.Dot)}}
 
 
 NUM_SETS = 2**NUM_FLIPPED_RUNS - 1

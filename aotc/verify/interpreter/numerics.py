@@ -341,40 +341,16 @@ def through_fp64(function: Callable[[Array], Array], value: Array, element: Scal
     return round_to(np.asarray(function(value.astype(np.float64))), element)
 
 
-_UNARY_LIBDEVICE: dict[str, Callable[[Array], Array]] = {
-    **{name: getattr(np, name) for name in ("exp", "exp2", "expm1", "log", "log2", "log10")},
-    **{name: getattr(np, name) for name in ("log1p", "sqrt", "cbrt", "sin", "cos", "tan")},
-    **{name: getattr(np, name) for name in ("sinh", "cosh", "tanh", "floor", "ceil", "trunc")},
-    **{f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan")},
-    **{f"a{name}": getattr(np, f"arc{name}") for name in ("sinh", "cosh", "tanh")},
-    "fabs": np.abs,
-    "rint": np.rint,
-    "nearbyint": np.rint,
-    "round": lambda value: np.copysign(np.floor(np.abs(value) + 0.5), value),
-    "rsqrt": lambda value: 1.0 / np.sqrt(value),
-    "erf": erf,
-    "erfc": lambda value: np.asarray(np.frompyfunc(math.erfc, 1, 1)(value), dtype=np.float64),
-    "isnan": np.isnan,
-    "isinf": np.isinf,
-    "finite": np.isfinite,
-}
-_BINARY_LIBDEVICE: dict[str, Callable[[Array, Array], Array]] = {
-    "pow": np.power,
-    "fmod": np.fmod,
-    "atan2": np.arctan2,
-    "copysign": np.copysign,
-    "hypot": np.hypot,
-    "fmin": lambda a, b: extreme(a, b, least=True, propagate_nan=False),
-    "fmax": lambda a, b: extreme(a, b, least=False, propagate_nan=False),
-}
-
-
-def libdevice(symbol: str, arguments: list[Array], target: ScalarType) -> Array | None:
-    """Return the libdevice function `symbol` of `arguments`, or None if it is unknown here."""
-    name = symbol.removeprefix("__nv_")
-    table: dict[str, Any] = _UNARY_LIBDEVICE if len(arguments) == 1 else _BINARY_LIBDEVICE
-    function = table.get(name) or table.get(name.removesuffix("f"))
-    if function is None:
-        return None
-    value = np.asarray(function(*(argument.astype(np.float64) for argument in arguments)))
-    return round_to(value, target) if target.is_float else value.astype(dtype_of(target))
+def step_of(wide: Array, element: ScalarType) -> Array:
+    """Return the distance to the next value of the type; fp32 may flush subnormals."""
+    if element.is_int:
+        return np.ones(wide.shape)
+    finite = np.where(np.isfinite(wide), np.abs(wide), 0.0)
+    exponent = np.frexp(np.maximum(finite, 2.0**-1000))[1] - 1
+    # Half the smallest normal covers the type's subnormals.
+    smallest = {16: 2.0**-24, 8: 2.0**-9}.get(element.bits, 0.0)
+    step = np.ldexp(1.0, exponent - element.mantissa_bits)
+    step = np.maximum(step, _SMALLEST_NORMAL_FP32 if element == FP32 else smallest)
+    if element.name == "bf16":
+        step = np.maximum(np.ldexp(1.0, exponent - element.mantissa_bits), _SMALLEST_NORMAL_FP32)
+    return step

@@ -13,7 +13,7 @@ from aotc.ir.core import Op
 from aotc.ir.dialects import arith
 from aotc.ir.types import FP64, PointerType, ScalarType, element_of, shape_of
 from aotc.verify.arrays import Array, view
-from aotc.verify.interpreter import numerics
+from aotc.verify.interpreter import libdevice, numerics
 from aotc.verify.interpreter.numerics import Poison, dtype_of
 from aotc.verify.interpreter.program import Program, Rule
 
@@ -157,7 +157,7 @@ def _addptr(program: Program, op: arith.AddPtr, pointer: Array, offset: Array) -
 
 
 def _libdevice(program: Program, op: arith.Libdevice, *arguments: Array) -> Array:
-    out = numerics.libdevice(op.symbol, list(arguments), op.dtype)
+    out = libdevice.evaluate(op.symbol, arguments, op.dtype)
     if out is None:
         raise program.error(op, f"of {op.symbol} is not known to the interpreter")
     return out

@@ -89,7 +89,7 @@ def test_sequences_are_mixed_evenly() -> None:
 
 
 def test_kernels_are_drawn_in_workers_as_they_are_in_one_process() -> None:
-    named = variants.named_kernels([Source(variants.ROOT / "benchmarks/mma.toml", 3)])
+    named = variants.named_kernels([Source(variants.ROOT / "benchmarks/transpose.toml", 3)])
     assert named
     drawn = plan.draw_all(named, Draw(7), 2)
     assert [(g.kernel, [s.label for s in g.subjects]) for g in drawn] == [
@@ -101,6 +101,6 @@ def test_kernels_are_drawn_in_workers_as_they_are_in_one_process() -> None:
 
 
 def test_a_wrong_manifest_is_named() -> None:
-    named = [(Source(variants.ROOT / "benchmarks/mma.toml", 3), "nothing")]
+    named = [(Source(variants.ROOT / "benchmarks/transpose.toml", 3), "nothing")]
     with pytest.raises(ValueError, match="nothing"):
         plan.draw_all(named, Draw(7), 1)

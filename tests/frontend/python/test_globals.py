@@ -162,6 +162,15 @@ def test_cycles(sources: Sources) -> None:
     assert "defined by itself" in error.message
 
 
+@pytest.mark.parametrize("count", [4096, 4097, 20_000])
+def test_chains_of_bindings_are_bounded(sources: Sources, count: int) -> None:
+    error = sources.error(
+        "A = 1\n" + "A = A + 1\n" * (count - 1) + "@triton.jit\ndef k():\n    x = A\n"
+    )
+    is_beyond = f"the global A is bound {count} times, at most 4096" in error.message
+    assert is_beyond == (count > 4096)
+
+
 def test_endless_evaluation(sources: Sources) -> None:
     text = "def f():\n    while True:\n        pass\nX = tl.constexpr(f())\n@triton.jit\ndef k():\n    x = X\n"
     assert "takes too long" in sources.error(text).message

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 import aotc
-from aotc.package.builder.toolchain import compiler_digest, installed_versions, toolchain_text
+from aotc.package.builder.toolchain import (
+    COMPILER_FILES,
+    compiler_digest,
+    installed_versions,
+    toolchain_text,
+)
 
 
 def test_versions_are_those_that_importlib_finds() -> None:
@@ -46,6 +51,16 @@ def test_digest_follows_the_compiler(package: Path, name: str) -> None:
     assert compiler_digest(package) == before
     (package / name).write_text("# other\n")
     assert compiler_digest(package) != before
+
+
+def test_digest_is_of_the_compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(str(path)) or read_bytes(path))
+    compiler_digest()
+    root = Path(aotc.__file__).parent
+    assert {str(root / name) for name in ("compiler.py", "schedule/pipeline.py")} <= set(read)
+    assert all((root / name).exists() for name in COMPILER_FILES)
 
 
 def test_digest_ignores_the_package_layer(package: Path) -> None:

@@ -15,6 +15,7 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import parse
 from aotc.package.archive.index import (
     DTYPE_BYTES,
+    Access,
     Archive,
     Choice,
     Guard,
@@ -190,6 +191,19 @@ def test_doc_comment_says_what_was_built(samples: SimpleNamespace) -> None:
         " * Faster if: stride is a multiple of 16",
     ):
         assert line in text.splitlines()
+
+
+def test_const_and_the_comment_say_whose_memory_is_written(samples: SimpleNamespace) -> None:
+    accesses: dict[str, Access] = {"r": "read", "w": "write", "b": "both", "u": "unknown"}
+    params = [Param(name, "pointer", "fp32", access=kind) for name, kind in accesses.items()]
+    params += [Param("t", "tensor", "fp32", rank=1, access="write"), Param("n", "scalar", "i32")]
+    kernel = replace(every_type(samples.norm), params=tuple(params), guards=())
+    text = header_text(Archive("llm", "1", (kernel,)))
+    for line in ("Reads: r", "Writes: w, t", "Reads and writes: b", "May read and write: u"):
+        assert f" * {line}\n" in text
+    assert "const float *r, float *w, float *b, float *u, const aotc_tensor *t" in " ".join(
+        text.split()
+    )
 
 
 def test_long_lists_of_configs_are_cut(samples: SimpleNamespace) -> None:

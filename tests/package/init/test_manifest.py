@@ -128,16 +128,54 @@ def test_lines(write: Write, parameters: str, value: str, line: str) -> None:
     assert line in write(KERNEL.format(parameters, value)).text
 
 
+def test_operands_of_a_dot_in_int32_are_bytes(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(a, b, out):\n"
+        "    at = tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)\n"
+        "    sums = tl.dot(tl.load(a + at), tl.load(b + at), tl.zeros([32, 32], tl.int32))\n"
+        "    tl.store(out + at, sums)\n"
+    )
+    assert kernel["types"] == {"T": ["i8"]}
+
+
+def test_a_guess_for_which_programs_meet_is_changed(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, WIDTH: tl.constexpr, N: tl.constexpr):\n"
+        "    at = tl.program_id(0) * WIDTH + tl.program_id(1) * N + tl.arange(0, 64)\n"
+        "    tl.store(p + at, tl.program_id(0) * 1.0, mask=tl.arange(0, 64) < N)\n"
+    )
+    assert kernel["constants"] == {"WIDTH": 4096, "N": 64}
+
+
+def test_a_constant_is_computed_from_defaults_and_other_guesses(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, D: tl.constexpr, BLOCK: tl.constexpr, BITS: tl.constexpr):\n"
+        "    at = tl.arange(0, BLOCK)\n"
+        "    tl.store(p + at, at << (32 // BITS), mask=at < D)\n"
+        "def largest(n):\n"
+        "    size = min(triton.next_power_of_2(n), 64)\n"
+        "    return size, 4\n"
+        "def run(x, bits=4, half=None):\n"
+        "    rows, d = x.shape\n"
+        "    width = d // 4\n"
+        "    block, warps = largest(width)\n"
+        "    k[(1,)](x, width, 2 * block, bits)\n"
+    )
+    assert kernel["constants"] == {"D": 16, "BITS": 4}
+    assert kernel["configs"]["BLOCK"] == [32]
+
+
 def test_constants_that_are_guessed_go_together(tables: Tables) -> None:
     (kernel,) = tables(
         "@triton.jit\ndef k(p, n, SX: tl.constexpr, SY: tl.constexpr, N: tl.constexpr,\n"
         "      X_STRIDE: tl.constexpr, LAST: tl.constexpr):\n"
         "    at = tl.arange(0, 16)\n"
-        "    tl.store(p + n * SX + at * SY + X_STRIDE + LAST, 1.0, mask=at < N)\n"
+        "    row = tl.program_id(0)\n"
+        "    tl.store(p + row * SX + at * SY + X_STRIDE + LAST, 1.0, mask=at < N)\n"
         "def run(x, n, stride):\n"
         "    k[(n,)](x, n, x.stride(0), x.stride(2), n, stride, x.stride(-1))\n"
     )
-    assert kernel["constants"] == {"SX": 4096, "SY": 1, "N": 64, "X_STRIDE": 64, "LAST": 1}
+    assert kernel["constants"] == {"SX": 4096, "SY": 1, "N": 16, "X_STRIDE": 64, "LAST": 1}
 
 
 def test_what_counts_the_trips_of_an_unrolled_loop_is_no_multiple(tables: Tables) -> None:
@@ -157,7 +195,7 @@ def test_what_counts_the_trips_of_an_unrolled_loop_is_no_multiple(tables: Tables
         ("D", "D = 4  # TODO: no launch is in this file"),
         ("1, D", "D = 4  # TODO: no launch is in this file"),
         ("0, 8, D", "D = 1  # TODO: no launch is in this file"),
-        ("D // 2", "D = 1  # TODO: no launch is in this file"),
+        ("D // 2", "D = 4  # TODO: no launch is in this file"),
     ],
 )
 def test_loops_that_are_unrolled_are_short(write: Write, bounds: str, line: str) -> None:

@@ -10,8 +10,10 @@ import pytest
 from aotc.frontend.python.globals import describe_function
 from aotc.frontend.python.resolve import find_definition
 from aotc.frontend.survey.support import Survey
-from aotc.package.init.uses import Use, Uses, uses_of
+from aotc.package.init.use import Use, Uses
+from aotc.package.init.uses import uses_of
 
+USED_BOTH = Use.POINTER | Use.INDICES | Use.OFFSET | Use.INTEGER
 PRELUDE = "import triton\nimport triton.language as tl\n"
 
 
@@ -58,6 +60,12 @@ def of(path: Path) -> Uses:
         ("m = tl.load(p).to(q)", "q", Use.DTYPE),
         ("if tl.program_id(0) >= n:\n    return", "n", Use.INTEGER),
         ("x = tl.load(p).to(tl.float32) * n", "n", Use.FLOAT),
+        ("x = tl.load(p) != 255", "p", Use.POINTER | Use.BITS),
+        ("nan = 255\nx = tl.load(p) != nan", "p", Use.POINTER | Use.BITS),
+        ("x = tl.load(p) != 0", "p", Use.POINTER),
+        ("x = tl.load(q)\ntl.store(p, (x.to(tl.float32) * 2).to(n))", "p", Use.POINTER),
+        ("for i in range(4):\n    x = p + i\n    x = tl.load(x)", "p", Use.POINTER),
+        ("x = q\nfor i in range(4):\n    tl.load(p + x)\n    x = tl.load(q)", "q", USED_BOTH),
         ("x = tl.exp(n)", "n", Use.FLOAT),
         ("x = n.to(tl.float32)", "n", Use.FLOAT),
         ("x = tl.sum(tl.load(p).to(tl.float32)) / n", "n", Use.NOTHING),

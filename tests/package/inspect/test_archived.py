@@ -8,7 +8,7 @@ import pytest
 
 from aotc.ir.diagnostics import ManifestError
 from aotc.package.archive import file as archives
-from aotc.package.inspect.archived import find_variant, stage_text
+from aotc.package.inspect.archived import find_variant, stage_content
 from aotc.package.inspect.content import describe as describe_archive
 from aotc.package.inspect.explain import describe, explain_variant, text
 
@@ -41,10 +41,10 @@ def test_what_names_no_single_variant_lists_them(
 def test_the_stages_that_an_archive_holds(built: dict[bool, Path]) -> None:
     path = str(built[True])
     kernel, variant = find_variant(path, _LABELS[0])
-    signs = {"tile": "tile.load", "ptx": ".target sm_80", "sass": "EXIT", "cubin": ".nv.info"}
+    signs = {"tile": "tile.load", "ptx": ".target sm_80", "sass": "EXIT", "sections": ".nv.info"}
     for stage, sign in signs.items():
-        assert sign in stage_text(path, kernel, variant, stage), stage
-    assert "tile IR" not in stage_text(path, kernel, variant, "ptx")
+        assert sign in stage_content(path, kernel, variant, stage), stage
+    assert "tile IR" not in stage_content(path, kernel, variant, "ptx")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_stage_that_it_does_not_hold(
 ) -> None:
     path = str(built[with_ptx])
     with pytest.raises(ManifestError, match=r"expected (an archive|a stage)") as caught:
-        stage_text(path, *find_variant(path, _LABELS[0]), stage)
+        stage_content(path, *find_variant(path, _LABELS[0]), stage)
     assert caught.value.remedy == remedy
 
 

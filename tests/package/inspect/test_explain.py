@@ -45,6 +45,42 @@ def test_everything_is_said() -> None:
     assert data["remarks"] == list(explanation.metadata.remarks)
 
 
+DIVIDED = """\
+import triton
+import triton.language as tl
+
+@triton.jit
+def k(x, out, start, size, AHEAD: tl.constexpr):
+    first = start if AHEAD else tl.load(x)
+    offs = 16 * first + tl.arange(0, 1024)
+    tl.store(out + offs % (2 * size), offs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "is_ahead", "cause"),
+    [
+        ("i32:16", True, ""),
+        ("i32", True, ": no more than 2 neighbours are known to be contiguous; promise ':16' in"),
+        ("i32:16", False, ": a quotient or remainder in its address may be of a negative number"),
+    ],
+)
+def test_a_narrow_access_has_a_reason(
+    tmp_path: Path, size: str, cause: str, *, is_ahead: bool
+) -> None:
+    source = tmp_path / "k.py"
+    source.write_text(DIVIDED)
+    signature = (("x", "*i32:16"), ("out", "*i32:16"), ("start", "i32"), ("size", size))
+    constants = (("AHEAD", is_ahead),)
+    request = CompileRequest(str(source), "k", signature, constants, "sm_90a", map_pointers=True)
+    lines = text(explain(request)).splitlines()
+    (store,) = (line for line in lines if ": store of out: " in line)
+    assert cause in store
+    assert store.endswith("instructions") == (not cause)
+    condition = "  launched where start >= 0; another form elsewhere"
+    assert (condition in lines) == is_ahead
+
+
 BASE = Metadata(
     *("k", "k", "sm_90a", 128, 1),
     *(0, 0, 32, 0, 0),

@@ -67,7 +67,7 @@ def test_optional_is_marked() -> None:
         ("i32?", "expected an argument type"),
         ("i32 =", "expected an argument type"),
         ("i32 1", "expected an argument type"),
-        ("i32:8", "expected the promise ':16'"),
+        ("i32:12", "expected a power of two from 2 to 4096 after ':'"),
         ("fp32:16", "expected an integer or a pointer before ':16'"),
         ("i32:16=1", "expected a promise or a fixed value"),
         ("*fp32=0", "expected a scalar dtype before '='"),

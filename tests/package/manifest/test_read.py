@@ -223,7 +223,7 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ('version = "0.1.0"', 'version = "1"', "3:11", "expected a version such as '0.1.0', got '1'"),
     ('name = "llm"', 'name = "my-llm"', "2:8", "expected a package name of letters"),
     ('name = "llm"', 'name = ""', "2:8", "that is not empty for 'name', got the string ''"),
-    ('"sm_80"]', '"sm_70"]', "4:22", "got 'sm_70' | there is no target for that GPU"),
+    ('"sm_80"]', '"sm_70"]', "4:22", "got 'sm_70' | no target is for that GPU"),
     ('"sm_80"]', "80]", "4:22", "expected a string in 'targets', got the integer 80"),
     ('["sm_90a", "sm_80"]', "[]", "4:11", "expected at least one value for 'targets'"),
     ('["sm_90a", "sm_80"]', '"sm_90a"', "4:11", "a list of strings | write targets = [...]"),
@@ -355,7 +355,7 @@ def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
         _parse(folder, text)
     error = caught.value
     reports = [mistake.describe() for mistake in (error, *error.others)]
-    assert [(mistake["line"], mistake["got"]) for mistake in reports[:1] + reports[2:]] == [
+    assert [(mistake["line"], mistake["got"]) for mistake in reports] == [
         (3, "the unknown key 'vresion'"),
         (4, "'sm_70'"),
         (16, "'epps'"),
@@ -363,8 +363,7 @@ def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
         (24, "3"),
         (29, "'fp23'"),
     ]
-    assert reports[1]["message"] == "expected a string at 'version', which is missing"
-    assert reports[3] == {
+    assert reports[2] == {
         "file": str(folder / "kernels.toml"),
         "line": 16,
         "column": 1,

@@ -145,6 +145,22 @@ def test_a_launch_that_is_refused(subject: Subject, monkeypatch: pytest.MonkeyPa
     assert result.findings[-1].detail == "the launch is refused: no"
 
 
+def test_a_launch_without_enough_free_memory(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = runtime.CudaError("out of memory")
+    error.cuda = 2
+    library = _use(monkeypatch, error=error)
+    library.scratch_bytes = 256
+    result = verify_on_device(subject, VerifyOptions())
+    assert result.status != "verified"
+    reason = "the GPU does not have its local memory free"
+    assert {(finding.status, finding.detail) for finding in result.findings} == {
+        ("passed over", reason)
+    }
+    assert library.driver.held == {}
+
+
 def test_an_access_that_the_driver_reports(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

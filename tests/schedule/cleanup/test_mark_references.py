@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from aotc.config import Config
+from aotc.ir.text import parse_kernel
 from aotc.schedule.cleanup.mark_references import mark_references
+from aotc.schedule.context import Schedule
+from aotc.target import TARGETS
 from tests.support.pass_case import applied
 
 SOFTMAX = """\
@@ -167,3 +171,50 @@ def test_what_a_branch_sees_depends_on_it() -> None:
 """
     assert store in UNMARKED
     applied(UNMARKED.replace(store, store + branch), mark_references)
+
+
+# A running maximum as most sources have it.
+UNROUNDED = [("arith.ceil(%20)", "arith.abs(%20)"), ("{value = -3e+38", "{value = -0.5")]
+NATURAL = [("arith.exp2", "arith.exp"), ("arith.log2", "arith.log")]
+
+
+def replaced(text: str, *changes: tuple[str, str]) -> str:
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize("changes", [UNROUNDED, [*UNROUNDED, *NATURAL], NATURAL])
+def test_any_maximum_is_marked_on_request(changes: list[tuple[str, str]]) -> None:
+    asked = Config(conditional_rescaling=True)
+    applied(replaced(SOFTMAX, *changes), mark_references, config=asked)
+    applied(replaced(UNMARKED, *changes), mark_references)
+
+
+def test_a_maximum_to_be_asked_for_is_remarked() -> None:
+    schedule = Schedule(TARGETS["sm_90a"])
+    text, _, _ = replaced(UNMARKED, *UNROUNDED).partition("// CHECK")
+    mark_references(parse_kernel(text), schedule)
+    (remark,) = schedule.remarks
+    assert "`conditional_rescaling = true` keeps the maximum" in remark
+
+
+def test_no_maximum_is_marked_against_a_request() -> None:
+    applied(UNMARKED, mark_references, config=Config(conditional_rescaling=False))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(("arith.exp2(%25)", "arith.exp(%25)"), id="two bases"),
+        pytest.param(("store(%11, %44", "store(%11, %max"), id="stores the reference"),
+        pytest.param(("{dtype = bf16}", "{dtype = fp32}"), id="weights that tf32 truncates"),
+    ],
+)
+def test_other_maxima_are_not_marked_on_request(change: tuple[str, str]) -> None:
+    text = replaced(UNMARKED, *UNROUNDED, change)
+    if "fp32" in change[1]:
+        text = text.replace("tile<32x16xbf16>", "tile<32x16xfp32>")
+        text = text.replace("tile<16x16xbf16>", "tile<16x16xfp32>")
+    applied(text, mark_references, config=Config(conditional_rescaling=True))

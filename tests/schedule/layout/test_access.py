@@ -32,11 +32,16 @@ STRAIGHT = "tl.store(out_ptr + i[:, None] * N + j[None, :], x)"
 
 
 def layouts(
-    tmp_path: Path, out: str, kind: str, shape: tuple[int, int], warps: int
+    tmp_path: Path,
+    out: str,
+    kind: str,
+    shape: tuple[int, int],
+    warps: int,
+    out_kind: str = "",
 ) -> dict[type[Op], LinearLayout]:
     path = tmp_path / "k.py"
     path.write_text(SOURCE.replace("OUT", out))
-    signature = {"x_ptr": f"*{kind}:16", "out_ptr": f"*{kind}:16"}
+    signature = {"x_ptr": f"*{kind}:16", "out_ptr": f"*{out_kind or kind}:16"}
     kernel = translate(str(path), "k", signature, {"M": shape[0], "N": shape[1]}).kernel
     kernel.num_warps = warps
     layout_of = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
@@ -81,6 +86,25 @@ def test_what_is_not_transposed_is_not(tmp_path: Path) -> None:
     assert box(layout_of[tile.Load]) == (1, 8)
 
 
+@pytest.mark.parametrize(
+    ("kind", "out_kind", "width"),
+    [
+        ("bf16", "fp32", 4),
+        ("fp8e4nv", "bf16", 8),
+        ("fp8e4nv", "fp32", 4),
+        ("i8", "i64", 4),  # a word is loaded
+        ("fp32", "bf16", 8),
+        ("bf16", "bf16", 8),
+    ],
+)
+def test_loads_are_no_wider_than_what_is_stored_at_once(
+    tmp_path: Path, kind: str, out_kind: str, width: int
+) -> None:
+    out = STRAIGHT.replace("x)", "x.to(out_ptr.dtype.element_ty))")
+    layout_of = layouts(tmp_path, out, kind, (64, 64), 4, out_kind)
+    assert box(layout_of[tile.Load]) == box(layout_of[tile.Store]) == (1, width)
+
+
 PRODUCT = """\
 import triton
 import triton.language as tl
@@ -105,6 +129,26 @@ def test_operands_of_dots_do_not_decide_how_results_are_stored(tmp_path: Path) -
         tile.Load: (1, 16),
         tile.Store: (1, 8),
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "box_shape"), [("bf16", (8, 1)), ("fp8e4nv", (16, 1)), ("fp32", (1, 1))]
+)
+def test_operands_loaded_one_by_one_are_held_in_runs_to_store(
+    tmp_path: Path, kind: str, box_shape: tuple[int, int]
+) -> None:
+    path = tmp_path / "k.py"
+    text = PRODUCT.replace("x_ptr, ", "x_ptr, s, t, ").replace(
+        "* N + j[None, :]", "* s + j[None, :] * t"
+    )
+    path.write_text(text.replace("tl.float8e4nv", "x.dtype"))
+    signature = {"x_ptr": f"*{kind}:16", "out_ptr": "*bf16:16", "s": "i32", "t": "i32"}
+    kernel = translate(str(path), "k", signature, {"M": 64, "N": 32}).kernel
+    kernel.num_warps = 4
+    layout_of = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
+    assert [box(layout) for op, layout in layout_of.items() if isinstance(op, tile.Load)] == [
+        box_shape
+    ]
 
 
 TURNED_PRODUCT = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from aotc.config import Config
@@ -12,8 +15,10 @@ from aotc.ir.types import TileType
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.assign_layouts import assign_layouts
+from aotc.schedule.layout.hoist_conversions import hoist_conversions
 from aotc.target import TARGETS
 from tests.support.checks import check, without_checks
+from tests.support.pass_case import applied, assert_same_meaning
 
 
 def assigned(text: str, num_warps: int = 4) -> Kernel:
@@ -52,6 +57,39 @@ kernel @add(%x: *fp32 {divisibility = 16}, %y: *fp32 {divisibility = 16}, %n: i3
   scf.return
 }
 """)
+
+
+def test_indices_are_reduced_in_the_layout_of_the_tiles_they_join() -> None:
+    text = Path(__file__).with_name("cases").joinpath("reduced_indices.ir").read_text("utf-8")
+    kernel = applied(text, assign_layouts, hoist_conversions)
+    x = np.random.default_rng(0).standard_normal(512).astype(np.float32)
+    out = np.full(512, -1, np.int32)
+    assert_same_meaning(text, kernel, [x, out])
+
+
+def test_data_looked_up_by_data_stays_in_its_threads() -> None:
+    text = Path(__file__).with_name("cases").joinpath("gather.ir").read_text("utf-8")
+    kernel = applied(text, assign_layouts, hoist_conversions)
+    x = np.random.default_rng(0).standard_normal(512).astype(np.float32)
+    code = np.linspace(-2, 2, 16, dtype=np.float32)
+    assert_same_meaning(text, kernel, [x, code, np.full(512, -1, np.int32)])
+
+
+def test_a_scale_of_several_elements_is_loaded_once() -> None:
+    text = Path(__file__).with_name("cases").joinpath("repeated_scale.ir").read_text("utf-8")
+    kernel = applied(text, assign_layouts)
+    x, scales = np.random.default_rng(0).standard_normal((2, 2048)).astype(np.float32)
+    args = [x, scales[:64], np.full(2048, np.nan, np.float32)]
+    assert_same_meaning(text, kernel, [*args, 1040], (2,))
+
+
+@pytest.mark.parametrize("width", [3, 16, 64])
+def test_lanes_are_along_the_axis_with_likely_runs(width: int) -> None:
+    text = Path(__file__).with_name("cases").joinpath("likely_runs.ir").read_text("utf-8")
+    kernel = applied(text, assign_layouts)
+    x = np.random.default_rng(0).standard_normal(35000).astype(np.float16)
+    out = np.full(35000, -7, np.float16)
+    assert_same_meaning(text, kernel, [x, out, width, 130, 1024])
 
 
 def access(dtype: str, pointer: int, bound: int) -> str:

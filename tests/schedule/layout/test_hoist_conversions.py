@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.ir.core import Kernel, Value
+from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import BF16, FP32, I8, I32, ScalarType, TileType
@@ -302,6 +302,37 @@ def test_what_is_converted_twice_is_converted_at_once() -> None:
     verify(kernel)
     converts = [op for op in kernel.walk() if isinstance(op, gpu.Convert)]
     assert [isinstance(op.value.op, gpu.Load) for op in converts] == [True]
+    assert_same_meaning(text, kernel, [np.arange(64, dtype=np.int32), 3])
+
+
+COMPUTED = TWICE.replace(
+    "%there = gpu.convert(%loaded) {layout = #1} : tile<64xi32, #1>\n"
+    "    %back = gpu.convert(%there) {layout = #0} : tile<64xi32, #0>\n"
+    "    %sum = arith.add(%back, %index) : tile<64xi32, #0>\n",
+    "%ps = tile.splat(%out) {shape = [64], layout = #0} : tile<64x*i32, #0>\n"
+    "    %p = arith.addptr(%ps, %start) : tile<64x*i32, #0>\n"
+    "    %loaded = gpu.load(%p, _, _) : tile<64xi32, #0>\n"
+    "    %sum = OP : tile<64xi32, #0>\n",
+).replace("gpu.convert(%index)", "gpu.convert(%sum)")
+
+
+@pytest.mark.parametrize(
+    ("computation", "source"),
+    [
+        pytest.param("arith.add(%loaded, %step)", gpu.Load, id="cheap"),
+        pytest.param("arith.div(%loaded, %step)", arith.Div, id="costly"),
+        pytest.param("arith.mul(%loaded, %loaded)", gpu.Load, id="used twice by one op"),
+    ],
+)
+def test_what_a_loop_loads_is_converted_before_it_is_computed_with(
+    computation: str, source: type[Op]
+) -> None:
+    text = COMPUTED.replace("OP", computation)
+    kernel = parse_kernel(text)
+    hoist_conversions(kernel, Schedule(TARGETS["sm_90a"]))
+    verify(kernel)
+    (convert,) = [op for op in kernel.walk() if isinstance(op, gpu.Convert)]
+    assert isinstance(convert.value.op, source)
     assert_same_meaning(text, kernel, [np.arange(64, dtype=np.int32), 3])
 
 

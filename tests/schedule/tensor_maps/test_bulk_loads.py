@@ -283,3 +283,44 @@ def test_every_pass_keeps_what_it_computes(
     assert any(isinstance(op, tma.BulkLoad) for op in kernel.walk())
     assert kernel.producer_warps == (0 if warp_specialize is False else 1)
     assert any(isinstance(op, gpu.MaskedSharedLoad) for op in kernel.walk())
+
+
+# ---- rows beside tensor loads -----------------------------------------------------------------
+
+BESIDE = """def k(x, y, row_ptr, out_ptr, n, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    rows = tl.arange(0, 64)
+    acc = tl.zeros([64, 64], tl.float32)
+    a = x.load([0, 0])
+    for start in tl.range(0, n, 64, num_stages=STAGES):
+        row = tl.load(row_ptr + start + rows{mask})
+        p = tl.dot(a, x.load([start, 0]).T) * (row * 0.5)[None, :]
+        acc = tl.dot(p.to(tl.bfloat16), y.load([start, 0]), acc)
+    tl.store(out_ptr + rows[:, None] * 64 + rows, acc)
+"""
+BESIDE_TYPES = {
+    **dict.fromkeys(("x", "y"), "tensordesc<bf16[64,64]>"),
+    **dict.fromkeys(("row_ptr", "out_ptr"), "*fp32:16"),
+    "n": "i32",
+}
+
+
+@pytest.mark.parametrize(
+    ("mask", "types", "num_stages", "count"),
+    [
+        pytest.param("", {}, 2, 1, id="a row"),
+        pytest.param(", mask=start + rows < n, other=0.0", {}, 2, 0, id="masked"),
+        pytest.param("", {"row_ptr": "*fp32"}, 2, 0, id="not aligned"),
+        pytest.param("", {}, 1, 0, id="one stage"),
+    ],
+)
+def test_a_row_beside_tensor_loads_is_copied(
+    tmp_path: Path, mask: str, types: dict[str, str], num_stages: int, count: int
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(PRELUDE + BESIDE.format(mask=mask), encoding="utf-8")
+    constants = {"BLOCK": 64, "STAGES": num_stages}
+    kernel = frontend.translate(str(path), "k", BESIDE_TYPES | types, constants).kernel
+    bulked(kernel)
+    assert num_fetches(kernel) == count
+    loads = [op for op in kernel.walk() if isinstance(op, gpu.Load)]
+    assert len(loads) == 1 - count

@@ -170,6 +170,57 @@ NOT_MAPPED = {
         ),
         "its address is no sum",
     ),
+    "clamped, and a sum of rows": (
+        Case(
+            "tl.load(clamped + start, mask=in_k[None, :], other=0.0)",
+            setup="clamped = a_ptr + tl.where(in_m, m, 0)[:, None] * stride_am + k[None, :]",
+            turn="acc += tl.sum(a.to(tl.float32), 0)[None, :]",
+        ),
+        "its index is 0 from an end on",
+    ),
+    "clamped, and stored everywhere": (
+        Case(
+            "tl.load(clamped + start, mask=in_k[None, :], other=0.0)",
+            setup="clamped = a_ptr + tl.where(in_m, m, 0)[:, None] * stride_am + k[None, :]",
+            turn="tl.store(rows_ptr + k[None, :] + m[:, None] * BK, a.to(tl.int32))",
+            signature={"rows_ptr": "*i32 noalias"},
+        ),
+        "its index is 0 from an end on",
+    ),
+    "clamped, and stored by another bound": (
+        Case(
+            "tl.load(clamped + start, mask=in_k[None, :], other=0.0)",
+            setup="clamped = a_ptr + tl.where(m < M - 1, m, 0)[:, None] * stride_am + k[None, :]",
+        ),
+        "its index is 0 from an end on",
+    ),
+    "clamped, and stored an iteration later": (
+        Case(
+            "tl.load(clamped)",
+            setup="before = tl.zeros((BM, BN), tl.float32)",
+            first="rows = start + tl.arange(0, BM)\n"
+            "        clamped = a_ptr + tl.where(rows < M, rows, 0)[:, None] * stride_am + k[None, :]",
+            turn="tl.store(out_ptrs, before, mask=(rows < M)[:, None] & in_n[None, :])\n"
+            "        before = tl.dot(a, b)",
+            signature={"out_ptr": "*fp32 noalias"},
+        ),
+        "its index is 0 from an end on",
+    ),
+    "clamped along K": (
+        Case(
+            "tl.load(a_ptr + m[:, None] * stride_am + tl.where(in_k, start + k, 0)[None, :],"
+            " mask=in_m[:, None], other=0.0)",
+        ),
+        "its index is 0 from an end on",
+    ),
+    "compared when clamped": (
+        Case(
+            "tl.load(clamped + start, mask=in_k[None, :] & (first < M)[:, None], other=0.0)",
+            setup="first = tl.where(in_m, m, 0)\n"
+            "    clamped = a_ptr + first[:, None] * stride_am + k[None, :]",
+        ),
+        "its mask compares an index that is 0 from an end on",
+    ),
     "one condition for all": (
         Case(LOAD.replace("in_m[:, None]", "(part < extra) & in_m[:, None]")),
         "a condition of its mask is about the same for a whole box",

@@ -215,10 +215,28 @@ def test_a_match_of_an_open_result_proves_nothing(name: str, is_open: bool) -> N
 
 
 def test_always_overlapping_programs_are_passed_over() -> None:
-    findings = _check("crowd")
+    findings = _check("crowd", grid=lambda _: (2,))
     assert {finding.status for finding in findings} == {"passed over", "right"}
     passed = [finding for finding in findings if finding.status == "passed over"]
     assert "writes what another has written" in passed[0].detail
+
+
+def test_a_program_that_meets_any_other_runs_alone() -> None:
+    findings = _check("crowd")
+    assert (findings[0].status, findings[0].grid) == ("right", (1,))
+    findings = _check("crowd", may_change_grid=False)
+    assert "passed over" in [finding.status for finding in findings]
+
+
+def test_more_programs_run_where_few_store_nothing() -> None:
+    findings = _check("lower_pairs")
+    assert {finding.status for finding in findings} == {"right"}
+    assert (findings[0].grid, findings[0].num_stored) == ((16,), 6 * 16 * 4)
+
+
+def test_whole_tiles_are_tried_where_others_are_undefined() -> None:
+    findings = [finding for finding in _check("tile_sums") if finding.num_stored]
+    assert {(finding.status, finding.scalars["n_rows"]) for finding in findings} == {("right", 16)}
 
 
 def test_rows_longer_than_any_extent_get_room() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from aotc.ir.dialects import arith, tile
 from aotc.ir.text import parse_kernel
+from aotc.ir.types import I32
 from aotc.verify.checks.dataflow import Roles, roles_of
 from aotc.verify.checks.integers import LaunchValues, upper_bound
 from aotc.verify.checks.noise import is_inexact
@@ -53,8 +54,22 @@ def test_an_integer_sum_is_exact() -> None:
 def test_loaded_values_that_become_addresses_are_indices() -> None:
     roles = _roles("gather")
     assert roles.indices == ["index_ptr"]
+    assert roles.offsets == []
+    assert roles.addresses == {}
     assert [term.stride for term in roles.strides["x_ptr"]] == ["stride_x"]
     assert "index_ptr" in roles.unit
+
+
+def test_a_product_that_swizzles_programs_bounds_no_index() -> None:
+    assert _roles("swizzled").extents == {"n_rows": 16, "n_cols": 16}
+
+
+def test_two_values_around_a_loop_are_offsets() -> None:
+    assert _roles("sequence_sums").offsets == ["starts_ptr"]
+
+
+def test_integers_that_become_pointers_are_addresses() -> None:
+    assert _roles("rows_at_addresses").addresses == {"addresses_ptr": I32}
 
 
 def test_strides_are_in_the_order_of_the_signature_and_extents_belong_to_axes() -> None:

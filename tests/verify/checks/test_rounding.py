@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from aotc.ir.dialects import arith
+from aotc.ir.core import Kernel
+from aotc.ir.dialects import arith, tile
 from aotc.verify.arrays import Array
 from aotc.verify.checks.compare import Mismatch, compare
 from aotc.verify.checks.dataflow import roles_of
@@ -16,9 +17,9 @@ from aotc.verify.checks.inputs import Inputs
 from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Reference, interpret
-from aotc.verify.checks.rounding import NUM_SETS, inner_casts, sets_of_runs
+from aotc.verify.checks.rounding import NUM_SETS, inner_roundings, sets_of_runs
 from aotc.verify.interpreter.numerics import dtype_of
-from aotc.verify.interpreter.program import Program, Rule
+from aotc.verify.interpreter.program import Program, Rule, Rules
 from aotc.verify.interpreter.run import RULES, Interpreter
 from tests.support.verify_subjects import kernel_of
 
@@ -44,6 +45,11 @@ def _off_by(relative: float, seed: int) -> Rule:
 
 
 def _verdict(reference: Reference, relative: float, seed: int) -> Mismatch | None:
+    return _verdict_of(_KERNEL, reference, {**RULES, arith.Exp: _off_by(relative, seed)})
+
+
+def _verdict_of(kernel: Kernel, reference: Reference, rules: Rules) -> Mismatch | None:
+    """Return the verdict on hardware with these rules."""
     contents = {name: buffer.initial.copy() for name, buffer in reference.buffers.items()}
     args = [
         contents[name][reference.buffers[name].start_bytes :].view(
@@ -51,8 +57,7 @@ def _verdict(reference: Reference, relative: float, seed: int) -> Mismatch | Non
         )
         for name in reference.order
     ]
-    rules = {**RULES, arith.Exp: _off_by(relative, seed)}
-    Interpreter(_KERNEL, args, rules=rules).run((1,))
+    Interpreter(kernel, args, rules=rules).run((1,))
     return compare(reference.buffers["out_ptr"], contents["out_ptr"])
 
 
@@ -75,10 +80,45 @@ def test_weights_that_are_wrong_are_not(seed: int) -> None:
 
 
 def test_exact_and_stored_casts_are_not_flipped() -> None:
-    (cast,) = inner_casts(_KERNEL, is_inexact)
+    ((cast, _),) = inner_roundings(_KERNEL, is_inexact)
+    assert isinstance(cast, arith.Cast)
     assert cast.dtype.name == "fp16"
-    assert inner_casts(_KERNEL, lambda _: False) == []
-    assert inner_casts(kernel_of("sum_rows"), is_inexact) == []
+    assert inner_roundings(_KERNEL, lambda _: False) == []
+    assert inner_roundings(kernel_of("sum_rows"), is_inexact) == []
+
+
+def _chained_verdict(seed: int, relative: float) -> Mismatch | None:
+    """Return the verdict on hardware with first dots off by this much of their magnitudes."""
+    kernel = kernel_of("chained_dots", 64)
+    launch = Launch("over", {}, (1,), seed, 4, misaligned=False)
+    reference = interpret(kernel, roles_of(kernel, {}, is_inexact), launch, Inputs())
+    rng = np.random.default_rng(seed)
+    base = RULES[tile.Dot]
+
+    def rule(program: Program, op: tile.Dot, a: Array, b: Array, acc: Array) -> Array:
+        out = np.asarray(base(program, op, a, b, acc))
+        off = relative * rng.uniform(-1, 1, out.shape) * np.matmul(np.abs(a), np.abs(b))
+        return (out + off).astype(np.float32)
+
+    return _verdict_of(kernel, reference, {**RULES, tile.Dot: rule})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_tf32_operand_truncated_to_the_next_number_is_in_bounds(seed: int) -> None:
+    """A sum of 64 products has so small an error in any order."""
+    assert _chained_verdict(seed, 2.0**-23) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_dot_off_by_more_than_an_order_of_its_sum_is_not(seed: int) -> None:
+    assert _chained_verdict(seed, 2.0**-12) is not None
+
+
+def test_operands_of_exact_tf32_dots_are_not_flipped() -> None:
+    kernel = kernel_of("chained_dots", 64)
+    first, second = (op for op in kernel.walk() if isinstance(op, tile.Dot))
+    assert inner_roundings(kernel, is_inexact) == [(second, 0)]
+    assert first.input_precision == "tf32"
 
 
 @given(st.integers(0, 2**31), arrays(bool, (2, 16, 16)), st.integers(1, 3))

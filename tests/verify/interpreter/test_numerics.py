@@ -321,15 +321,3 @@ def test_poison_is_random_and_reproducible_with_a_seed() -> None:
     assert (first != other).all()
     flags = Poison(5).fill(np.dtype(np.bool_), (64,))
     assert set(flags.view(np.uint8).tolist()) == {0, 1}
-
-
-def test_libdevice() -> None:
-    x = np.array([0.5, 2.5, -1.5], np.float32)
-    rint = numerics.libdevice("__nv_rintf", [x], FP32)
-    assert rint is not None
-    assert rint.dtype == np.float32
-    assert rint.tolist() == [0.0, 2.0, -2.0]
-    power = numerics.libdevice("__nv_powf", [x[:2], x[:2]], FP32)
-    assert power is not None
-    np.testing.assert_allclose(power, x[:2] ** x[:2], rtol=1e-6)
-    assert numerics.libdevice("__nv_unheard_of", [x], FP32) is None

@@ -76,12 +76,24 @@ class JITFunction(Jitted, KernelInterface):
 
     aotc_launcher = launcher_attribute
 
-    def __init__(self, fn: Any, **options: Any) -> None:
+    def __init__(  # programs inspect the signature, and copy functions by it
+        self,
+        fn: Any,
+        version: Any = None,
+        do_not_specialize: Any = None,
+        do_not_specialize_on_alignment: Any = None,
+        debug: Any = None,
+        noinline: Any = None,
+        repr: Any = None,  # noqa: A002 - as Triton has it
+        launch_metadata: Any = None,
+        **_: Any,
+    ) -> None:
         self.fn = fn
         self.signature = inspect.signature(fn)
-        self.do_not_specialize: Any = options.get("do_not_specialize") or []
-        unaligned: Any = options.get("do_not_specialize_on_alignment") or []
-        self.do_not_specialize_on_alignment = unaligned
+        self.version, self.debug, self.noinline = version, debug, noinline
+        self.launch_metadata, self._repr = launch_metadata, repr
+        self.do_not_specialize = do_not_specialize or []
+        unaligned = self.do_not_specialize_on_alignment = do_not_specialize_on_alignment or []
         self.params = [
             KernelParam(
                 i,
@@ -92,10 +104,45 @@ class JITFunction(Jitted, KernelInterface):
             for i, parameter in enumerate(self.signature.parameters.values())
         ]
         self.arg_names = [parameter.name for parameter in self.params]
-        self.options = options
         self.pre_run_hooks: list[Callable[..., Any]] = []
         functools.update_wrapper(self, fn)
         self.__globals__: dict[str, Any] = fn.__globals__
+
+    @functools.cached_property
+    def _source_lines(self) -> tuple[list[str], int]:
+        return inspect.getsourcelines(self.fn)
+
+    @functools.cached_property
+    def raw_src(self) -> list[str]:
+        """The lines of the function, with its decorators."""
+        return self._source_lines[0]
+
+    @functools.cached_property
+    def starting_line_number(self) -> int:
+        """The line of the first decorator."""
+        return self._source_lines[1]
+
+    @functools.cached_property
+    def _place_of_def(self) -> tuple[int, int]:
+        for index, line in enumerate(self.raw_src):
+            if line.lstrip().startswith("def "):
+                return self.starting_line_number + index, len(line) - len(line.lstrip())
+        return self.starting_line_number, 0
+
+    @functools.cached_property
+    def def_file_line_number(self) -> int:
+        """The line of the `def`."""
+        return self._place_of_def[0]
+
+    @functools.cached_property
+    def def_file_col_number(self) -> int:
+        """The column of the `def`."""
+        return self._place_of_def[1]
+
+    @functools.cached_property
+    def file_name(self) -> str:
+        """The file of the function."""
+        return self.fn.__code__.co_filename
 
     @property
     def src(self) -> str:
@@ -111,7 +158,7 @@ class JITFunction(Jitted, KernelInterface):
     @property
     def repr(self) -> Callable[[Any], str]:
         """The function naming a specialised kernel."""
-        return self.options.get("repr") or (lambda _: self.fn.__name__)
+        return self._repr or (lambda _: self.fn.__name__)
 
     def get_capture_scope(self) -> dict[str, Any]:
         """Return the function's globals and captured variables."""

@@ -1,0 +1,1 @@
+"""Workloads by family; each module has ITEMS, and TINY ones for the interpreter."""
