@@ -62,10 +62,9 @@ class CompileRequest:
 
     `facts` are the source's answers about the GPU, where they differ from the target's row. Without
     `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
-    libdevice's functions keep subnormals. With `launch_cooperative_grid`, all programs of a launch
-    run at once, so they may wait for each other. `limits` bound the compile's resources. `captured`
-    are constants from the functions around the kernel's definition. An `edited` stage takes the
-    place of the compiler's own. `toolchain` is the CUDA release of ptxas.
+    libdevice's functions keep subnormals. With `launch_cooperative_grid` programs may wait for each
+    other. `limits` bound resources. `captured` are constants of enclosing functions. An `edited`
+    stage replaces the compiler's. `toolchain` is ptxas's release.
     """
 
     source: str
@@ -499,8 +498,8 @@ def translate_request(request: CompileRequest) -> Translation:
 def check_request(request: CompileRequest) -> Target:
     """Return the target of a valid request. Raises: CompileError otherwise."""
     try:
-        target = parse_target(str(request.target)).excluding(request.without)
-        target = target.assembled_by(request.toolchain)
+        built_for = parse_target(str(request.target)).excluding(request.without)
+        target = built_for.assembled_by(request.toolchain)
     except ManifestError as error:
         raise CompileError(error.message, remedy=error.remedy) from None
     config = request.config
@@ -590,7 +589,6 @@ def launch_heuristics(
     """Return the truth values computed by `@triton.heuristics` from a launch's integers."""
     from aotc import frontend  # noqa: PLC0415
 
-    facts = dict(target.facts)
     return frontend.launch_heuristics(
-        source, kernel, arguments, constants, target=target.name, facts=facts
+        source, kernel, arguments, constants, target=target.name, facts=dict(target.facts)
     )

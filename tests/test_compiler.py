@@ -427,7 +427,7 @@ def test_a_ptxas_that_takes_too_much_is_ended(
     fake = tmp_path / "ptxas"
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
-    monkeypatch.setattr("aotc.backend.ptxas.find_file", lambda *_: fake)
+    monkeypatch.setattr("aotc.backend.ptxas.find_ptxas", lambda *_: fake)
     limits = {"ptxas_seconds": 1, "ptxas_mebibytes": 300}
     with pytest.raises(CompileError, match=message) as caught:
         aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128}, limits=limits)
