@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
-from aotc.edited_stage import EditedStage, mistakes_of
+from aotc.edited_stage import EditedStage, edit_remark, mistakes_of
 from aotc.ir.diagnostics import (
     CompileError,
     IRError,
@@ -62,8 +62,9 @@ class CompileRequest:
 
     `facts` are the source's answers about the GPU, where they differ from the target's row. Without
     `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
-    libdevice's functions keep subnormals. `limits` bound resources. `captured` are constants of
-    enclosing functions. An `edited` stage replaces the compiler's. `toolchain` is ptxas's release.
+    libdevice's functions keep subnormals. With `launch_cooperative_grid`, all programs of a launch
+    run at once, so they may wait for each other. `limits` bound resources. `captured` are constants
+    of enclosing functions. An `edited` stage replaces the compiler's. `toolchain` is ptxas's release.
     """
 
     source: str
@@ -84,6 +85,7 @@ class CompileRequest:
     captured: tuple[tuple[str, object], ...] = ()
     edited: EditedStage | None = None
     toolchain: str = DEFAULT_TOOLCHAIN
+    launch_cooperative_grid: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def compile_kernel(
             translation.remarks,
             translation.prints,
             ptx_stage.gpu_kernel.schedule.remarks,
-            [_edit_note(request), hazard, crash, _length_note(kernel, assembly)],
+            [edit_remark(request.edited), hazard, crash, _length_note(kernel, assembly)],
             spilled,
         ),
         ptxas_warnings=assembly.warnings,
@@ -178,7 +180,9 @@ def compile_kernel(
         waits_pdl=ptx_stage.waits_pdl,
         guards=kernel.guards,
         is_persistent=kernel.is_persistent,
-        cooperative=_meets_grid(kernel),
+        # A persistent kernel's programs do not communicate: they need not run at once.
+        cooperative=_meets_grid(kernel)
+        or (request.launch_cooperative_grid and not kernel.is_persistent),
         scratch_bytes=kernel.scratch_bytes,
         spill_note=note,
         wgmma_hazard=hazard,
@@ -255,16 +259,6 @@ def _assemble(
         peak = find_peak(ptx_stage.kernel)
         message = f"{error.reason}; {peak}"
         raise CompileError(message, peak.loc, remedy=large_remedy()) from None
-
-
-def _edit_note(request: CompileRequest) -> str:
-    """Return the remark on an edited stage, or ""."""
-    edited = request.edited
-    return (
-        ""
-        if edited is None
-        else f"{edited.file}: compiled from this {edited.stage}, edited by hand"
-    )
 
 
 def _crash_note(kernel: Kernel, assembly: Assembly) -> str:

@@ -64,12 +64,12 @@ def _switch(doc: str, open_choice: str) -> Any:
     return field(default=None, metadata={"key": ConfigKey(None, doc, open_choice=open_choice)})
 
 
-# More warps than a target has threads are no mistake: this target drops the config.
+# More groups of warps than a target has threads are no mistake: this target drops the config.
 @dataclass(frozen=True, slots=True)
 class Config:
     """Hold the value of every config key; None leaves the choice to the compiler."""
 
-    num_warps: int = _integer(4, 1, 64, "warps of a CTA, or of a consumer group", is_power=True)
+    num_warps: int = _integer(4, 1, 32, "warps of a CTA, or of a consumer group", is_power=True)
     num_stages: int = _integer(3, 1, 32, "stages of a software pipeline")
     num_ctas: int = _integer(
         1,

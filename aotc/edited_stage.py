@@ -77,6 +77,13 @@ def _parameters(kernel: Kernel) -> list[tuple[str, str]]:
     return [(info.name, str(arg.type)) for info, arg in args]
 
 
+def edit_remark(edited: EditedStage | None) -> str:
+    """Return the remark on an edited stage, "" for none."""
+    if edited is None:
+        return ""
+    return f"{edited.file}: compiled from this {edited.stage}, edited by hand"
+
+
 @contextlib.contextmanager
 def mistakes_of(edited: EditedStage | None) -> Generator[None]:
     """Report errors of later stages as mistakes of the edited one, if there is one."""

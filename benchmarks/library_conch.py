@@ -61,7 +61,7 @@ def _varlen(draw: Draw) -> Any:
     k, v, table = _caches(draw, len(lengths), size, max(lengths))
     q = draw.tensor(sum(lengths), draw.heads, size)
     path, longest = f"{_OPS}.attention.varlen_attention:varlen_attention", max(lengths)
-    words = {"causal": draw.one_of(False, True)}
+    words = {"causal": draw.flag()}
     return draw(path, q, k, v, starts, longest, draw.values(*lengths), longest, table, **words)
 
 

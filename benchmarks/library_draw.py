@@ -95,6 +95,10 @@ class Draw:
         """Return one of the values."""
         return self._random.choice(values)
 
+    def flag(self) -> bool:
+        """Return either truth value."""
+        return self._random.choice((False, True))
+
     @cached_property
     def dtype(self) -> torch.dtype:
         """A dtype of 16 bits."""

@@ -56,7 +56,7 @@ def _activations(name: str, *args: Any) -> Any:
 def _pack(draw: Draw) -> Any:
     bits, columns = draw.one_of(1, 2, 4), draw.one_of(256, 1024)
     weights = draw.ints(512, columns, below=1 << bits, dtype=torch.uint8)
-    words = {"packing_bitwidth": draw.one_of(8, 32), "transpose": draw.one_of(False, True)}
+    words = {"packing_bitwidth": draw.one_of(8, 32), "transpose": draw.flag()}
     return draw("gemlite.bitpack:pack_weights_over_cols_triton", weights, W_nbits=bits, **words)
 
 

@@ -33,7 +33,7 @@ def _mxfp(draw: Draw) -> Any:
 def _minifloat(draw: Draw) -> Any:
     bits = draw.one_of((4, 3), (5, 2), (3, 2))
     make = draw.get("mase_triton.minifloat.meta:MinifloatMeta")
-    meta = make(*bits, draw.one_of(False, True), draw.one_of("rn", "rz"))
+    meta = make(*bits, draw.flag(), draw.one_of("rn", "rz"))
     path, x = "mase_triton.minifloat.kernels.cast", _matrix(draw, torch.bfloat16)
     elements = draw(f"{path}:extract_minifloat_component", x, meta)
     return [elements, draw(f"{path}:compose_minifloat_component", elements, meta, torch.bfloat16)]
@@ -50,7 +50,7 @@ def _optical_quantize(draw: Draw) -> Any:
 
 def _optical_linear(draw: Draw) -> Any:
     m, n, k = draw.one_of(64, 100), 256, 512
-    bias, dtype = draw.one_of(False, True), torch.float32
+    bias, dtype = draw.flag(), torch.float32
     words = {"w_lut_min": 0.02, "o_min": -9.0, "o_max": 9.0, "q_levels": 256, "q_seed": 1}
     limits = {"x_min": -3.0, "x_max": 3.0, "w_min": -3.0, "w_max": 3.0}
     tensors = draw.tensor(m, k, dtype=dtype), draw.tensor(n, k, dtype=dtype)

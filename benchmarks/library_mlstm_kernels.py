@@ -31,9 +31,7 @@ def _sequence(path: str, *chunks: int, widths: Sequence[tuple[int, int]] = ()) -
             "autocast_kernel_dtype": draw.one_of(torch.bfloat16, torch.float32)
         }
         words |= {"chunk_size": draw.one_of(*chunks)} if chunks else {}
-        return draw(
-            f"{_TORCH}.{path}", *_inputs(draw, *widths, grad=draw.one_of(False, True)), **words
-        )
+        return draw(f"{_TORCH}.{path}", *_inputs(draw, *widths, grad=draw.flag()), **words)
 
     return run
 

@@ -18,7 +18,7 @@ def _attention(draw: Draw) -> Any:
     ]
     dtype = draw.one_of(torch.float16, torch.bfloat16, torch.float32)
     q, k, v = (draw.tensor(*shape, dtype=dtype) for shape in shapes)
-    words = {"is_causal": draw.one_of(False, True), "smooth_k": draw.one_of(False, True)}
+    words = {"is_causal": draw.flag(), "smooth_k": draw.flag()}
     return draw("sageattention:sageattn", q, k, v, tensor_layout=layout, **words)
 
 
@@ -28,7 +28,7 @@ def _varlen(draw: Draw) -> Any:
     kv_heads = draw.one_of(draw.heads, draw.heads // 4)
     q, k, v = (draw.tensor(starts[-1], n, width) for n in (draw.heads, kv_heads, kv_heads))
     cuts, longest = draw.values(*starts), max(lengths)
-    words = {"is_causal": draw.one_of(False, True)}
+    words = {"is_causal": draw.flag()}
     return draw("sageattention:sageattn_varlen", q, k, v, cuts, cuts, longest, longest, **words)
 
 

@@ -69,7 +69,7 @@ def _int_matmul(draw: Draw) -> Any:
     a, b = (draw.ints(*shape, below=127, least=-127, dtype=torch.int8) for shape in shapes)
     blocks = {"BLOCK_M": 64, "BLOCK_N": draw.one_of(64, 128), "BLOCK_K": 64, "GROUP_M": 8}
     config = draw.get("triton:Config")(blocks, num_stages=draw.one_of(2, 4), num_warps=4)
-    path, scaled = "torchao.kernel.intmm_triton", draw.one_of(False, True)
+    path, scaled = "torchao.kernel.intmm_triton", draw.flag()
     if scaled:
         scales = draw.tensor(m, 1)
         return draw(f"{path}:int_scaled_matmul_kernel", a, b, scales, draw.zeros(m, n), config)
@@ -121,7 +121,7 @@ def _on_groups(name: str) -> Any:
             f"{_MOE}.jagged_float8_scales:{name}",
             x,
             ends,
-            round_scales_to_power_of_2=draw.one_of(False, True),
+            round_scales_to_power_of_2=draw.flag(),
         )
 
     return run

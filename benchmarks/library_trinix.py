@@ -13,7 +13,7 @@ def _activation(name: str, width: int) -> Any:
 
     def run(draw: Draw) -> Any:
         layer = draw.get(f"trinix.layers.activation:{name}")(draw.width)
-        return layer(draw.tensor(2, draw.tokens, width * draw.width, grad=draw.one_of(False, True)))
+        return layer(draw.tensor(2, draw.tokens, width * draw.width, grad=draw.flag()))
 
     return run
 
@@ -21,7 +21,7 @@ def _activation(name: str, width: int) -> Any:
 def _norm(name: str) -> Any:
     def run(draw: Draw) -> Any:
         layer = draw.get(f"trinix:{name}")(draw.width).to("cuda").to(draw.dtype)
-        return layer(draw.tensor(2, draw.tokens, draw.width, grad=draw.one_of(False, True)))
+        return layer(draw.tensor(2, draw.tokens, draw.width, grad=draw.flag()))
 
     return run
 
@@ -29,7 +29,7 @@ def _norm(name: str) -> Any:
 def _attention(draw: Draw) -> Any:
     length, size = draw.one_of(64, 256), draw.one_of(64, 128)
     inputs = [draw.tensor(2, length, 4, size, grad=True) for _ in range(3)]
-    words = {"causal": draw.one_of(False, True)}
+    words = {"causal": draw.flag()}
     return draw("trinix.layers.attention.functional:triton_attn_func", *inputs, **words)
 
 

@@ -73,7 +73,7 @@ def _matmul_mxfp4(draw: Draw) -> Any:
 
 def _topk(draw: Draw) -> Any:
     rows, experts, k = draw.one_of(7, 64, 300), draw.one_of(32, 128), draw.one_of(2, 4)
-    words = {"apply_softmax": draw.one_of(False, True)}
+    words = {"apply_softmax": draw.flag()}
     sparse = draw("triton_kernels.topk:topk", draw.tensor(rows, experts), k, **words)
     return [sparse.vals, sparse.indx]
 

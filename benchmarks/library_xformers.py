@@ -73,7 +73,7 @@ def _rope(draw: Draw) -> Any:
     tokens, heads = sum(lengths), draw.one_of(2, 4)
     q, k, v = (draw.tensor(1, tokens, n, size) for n in (draw.heads, heads, heads))
     caches = (draw.zeros(1, 2 * padding, heads, size) for _ in range(2))
-    adjacents = {"adjacents": draw.one_of(False, True)}
+    adjacents = {"adjacents": draw.flag()}
     return draw(
         "xformers.ops.rope_padded:rope_padded", q, k, v, *caches, mask.to("cuda"), **adjacents
     )

@@ -57,7 +57,7 @@ def _replace_devices(owner: Any, name: str) -> None:
 
 def _on_host(value: Any) -> Any:
     is_name = isinstance(value, str) and value.partition(":")[0] == "cuda"
-    is_device = isinstance(value, torch.device) and value.type == "cuda"
+    is_device = isinstance(value, torch.device) and str(value).startswith("cuda")
     return torch.device("cpu") if is_name or is_device else value
 
 

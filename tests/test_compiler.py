@@ -100,12 +100,15 @@ def test_what_is_no_kernel_is_said(kernel: object) -> None:
 
 
 def test_too_many_warps(tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="num_warps = 64 takes 2048 threads, the limit is 1024"):
+    with pytest.raises(
+        CompileError, match="num_warps = 32 in 2 groups takes 2048 threads, the limit"
+    ):
         aotc.compile(
             f"{SOURCE}:vector_add_kernel",
             signature=SIGNATURE,
             constants={"BLOCK": 1024},
-            num_warps=64,
+            num_warps=32,
+            num_consumer_groups=2,
         )
 
 
@@ -135,8 +138,8 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_warps": 3}, "expected a power of two from 1 to 64 for num_warps, got 3"),
-        ({"num_warps": 0}, "expected a power of two from 1 to 64 for num_warps, got 0"),
+        ({"num_warps": 3}, "expected a power of two from 1 to 32 for num_warps, got 3"),
+        ({"num_warps": 0}, "expected a power of two from 1 to 32 for num_warps, got 0"),
         ({"num_stages": 0}, "expected an integer from 1 to 32 for num_stages, got 0"),
         ({"maxnreg": 5}, "expected an integer from 16 to 255 for maxnreg, got 5"),
         ({"num_consumer_groups": 4}, "expected an integer from 1 to 3 for num_consumer_groups"),
@@ -144,7 +147,7 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         ({"warp_specialize": "no"}, "expected a boolean for warp_specialize, got 'no'"),
         ({"num_ctas": 2, "target": "sm_80"}, "needs clusters, which sm_80 does not have"),
         ({"num_ctas": 16, "target": "sm_100a"}, "num_ctas = 16 is more than the 8 CTAs"),
-        ({"num_warps": None}, "expected a power of two from 1 to 64 for num_warps, got None"),
+        ({"num_warps": None}, "expected a power of two from 1 to 32 for num_warps, got None"),
         ({"num_warp": 8}, "expected a config key .*, got 'num_warp'\n.*did you mean 'num_warps'"),
         ({"taget": "sm_80"}, "got 'taget'\n.*did you mean 'target'"),
         ({"advance_products": True}, "got 'advance_products'\n.*write mma_stages = 2"),

@@ -20,7 +20,7 @@ from aotc.config import (
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("num_warps", (1, 4, 64)),
+        ("num_warps", (1, 4, 32)),
         ("num_stages", (1, 3, 32)),
         ("num_ctas", (1, 16)),
         ("num_consumer_groups", (1, 2, 3)),
@@ -37,8 +37,8 @@ def test_what_fits(name: str, values: tuple[object, ...]) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("num_warps", 12, "a power of two from 1 to 64"),
-        ("num_warps", True, "a power of two from 1 to 64"),
+        ("num_warps", 12, "a power of two from 1 to 32"),
+        ("num_warps", True, "a power of two from 1 to 32"),
         ("num_stages", 33, "an integer from 1 to 32"),
         ("num_stages", 2.0, "an integer from 1 to 32"),
         ("num_consumer_groups", 0, "an integer from 1 to 3"),

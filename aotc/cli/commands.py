@@ -122,7 +122,12 @@ def commands() -> None:
 )
 @click.option("--no-tuning", is_flag=True, help="Launches take the first config whose guards hold.")
 @click.option("--only-tuned", is_flag=True, help="Leave out configs that no selection names first.")
-@click.option("--depfile", metavar="FILE", help="Write all inputs there, as a rule of Make.")
+@click.option(
+    *("--depfile", "depfile"),
+    metavar="FILE",
+    type=FILE,
+    help="Write all inputs there, as a rule of Make.",
+)
 @with_a_cache
 @on_a_cluster
 @click.option(

@@ -55,7 +55,8 @@ class _Bash(_WithWords, BashComplete):
         return args, incomplete
 
     def format_completion(self, item: CompletionItem[Any]) -> str:
-        value = str(item.value).removeprefix(self._prefix).replace(" ", "\\ ")
+        # Two backslashes: click's script reads words without `-r`, which takes one away.
+        value = str(item.value).removeprefix(self._prefix).replace(" ", "\\\\ ")
         return f"{item.type},{value}"
 
 

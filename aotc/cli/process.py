@@ -69,6 +69,9 @@ def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
 
 def _report_usage(error: click.ClickException) -> int:
     """Report a wrong use of a command, with its usage, and return the exit code."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     message = " ".join(error.format_message().split())
     show(one_line(f"error: {message}"), err=True)

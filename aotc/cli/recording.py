@@ -115,10 +115,11 @@ def record(
     if shapes:
         write_text(folder / "shapes.toml", f"# Written from recorded launches.\n\n{shapes}")
         show(str(folder / "shapes.toml"), err=True)
-    timings = recorded_timings(records, written, load(str(path)))
-    if timings.kernels:
-        add_timings(timings, tuning_path(path))
-        show(str(tuning_path(path)), err=True)
+    if written.tables:
+        timings = recorded_timings(records, written, load(str(path)))
+        if timings.kernels:
+            add_timings(timings, tuning_path(path))
+            show(str(tuning_path(path)), err=True)
     for one in written.refused:
         tell(one_line(f"note: as a comment: {one}"))
     if code:
@@ -130,7 +131,8 @@ def record(
     tell(f"{kernels}{left_out}")
     if code == -signal.SIGINT:
         return EXIT_INTERRUPTED
-    return EXIT_WRONG if code or (is_strict and lost) else EXIT_DONE
+    is_lost = lost and (is_strict or not written.tables)
+    return EXIT_WRONG if code or is_lost else EXIT_DONE
 
 
 @commands.command(context_settings={"ignore_unknown_options": True})

@@ -42,6 +42,9 @@ EXAMPLES: dict[str, str] = {
 }
 
 
+_MAX_HELP = 160
+
+
 class Exemplified(click.Command):
     """A command whose help ends with an example."""
 
@@ -70,9 +73,12 @@ class Workflow(ExemplifiedGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        limit = formatter.width - 6 - max(map(len, self.commands))
+        width = max(map(len, self.commands))
         for title, names in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(name, self.commands[name].get_short_help_str(limit)) for name in names]
+                    [
+                        (f"{name:{width}}", self.commands[name].get_short_help_str(_MAX_HELP))
+                        for name in names
+                    ]
                 )

@@ -7,7 +7,6 @@ constants are alike in the kernel: compile-time Python values.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -300,15 +299,15 @@ def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
 def constant_operand(value: object, name: str) -> Operand:
     """Convert a constant of a manifest or caller to an operand.
 
-    The name of a dtype becomes the dtype, "(16, 32)" a tuple, and "None" None, since manifests have
-    no null.
+    The name of a dtype becomes the dtype; "None" becomes None, since manifests have no null. A
+    tuple may be a text, as in "(1, 'fp16')".
 
     Raises: CompileError for a value of an unusable type.
     """
     if value == "None":
         return None
-    if isinstance(value, str):
-        value = tuple_of(value) or value
+    if isinstance(value, str) and (items := tuple_of(value)) is not None:
+        return constant_operand(items, name)
     if isinstance(value, str):
         dtype_name = value.removeprefix("*").removeprefix("tl.")
         dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(dtype_name, dtype_name))

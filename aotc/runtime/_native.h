@@ -51,7 +51,7 @@ enum protocol {
 struct tensor_type {
     PyTypeObject *type; /* owned; NULL: an empty slot */
     enum protocol protocol;
-    bool has_dlpack;
+    bool has_dlpack, has_data_ptr;
     const struct dl_exchange *exchange;
 };
 
@@ -352,6 +352,9 @@ bool native_is_torch(struct native_state *state, PyTypeObject *type);
 bool native_is_pinned(PyObject *object);
 
 int native_read_torch(struct launch *launch, uint32_t index, PyObject *object);
+
+/* Read an argument by data_ptr() if its dtype has a known name. 1, 0 if not, or -1. */
+int native_prefer_pointer(struct launch *launch, uint32_t index, PyObject *object);
 
 /* Read an argument with data_ptr() and the name of its dtype. 0 or -1. */
 int native_read_pointer(struct launch *launch, uint32_t index, PyObject *object);

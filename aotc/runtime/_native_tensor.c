@@ -22,11 +22,12 @@ static void classify(struct native_state *state, PyTypeObject *type, struct tens
     const struct native_names *names = &state->names;
     info->exchange = native_find_exchange(state, type);
     info->has_dlpack = type_has(type, names->dlpack) && type_has(type, names->dlpack_device);
+    info->has_data_ptr = type_has(type, names->data_ptr);
     info->protocol = info->exchange != NULL                       ? PROTOCOL_EXCHANGE
                       : native_is_torch(state, type)                ? PROTOCOL_TORCH
                       : type_has(type, names->cuda_array_interface) ? PROTOCOL_CUDA_ARRAY
                       : info->has_dlpack                           ? PROTOCOL_DLPACK
-                      : type_has(type, names->data_ptr)             ? PROTOCOL_POINTER
+                      : info->has_data_ptr                         ? PROTOCOL_POINTER
                                                                     : PROTOCOL_NONE;
 }
 
@@ -315,10 +316,18 @@ int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) 
         return native_read_torch(launch, index, object);
     case PROTOCOL_CUDA_ARRAY:
         return native_read_cuda_array(launch, index, object, type->has_dlpack);
-    case PROTOCOL_DLPACK:
+    case PROTOCOL_DLPACK: {
+        /* A Triton program passes addresses: its wrapper of a tensor is read as Triton does, and
+         * takes no capsule. `places` are those of such a launch. */
+        const bool is_address = launch->places != NULL && type->has_data_ptr && !has_shape;
+        const int result = is_address ? native_prefer_pointer(launch, index, object) : 0;
+        if (result != 0) {
+            return result < 0 ? -1 : 0;
+        }
         launch->args[index].kind = 0;
         launch->is_deferred = true;
         return 0;
+    }
     case PROTOCOL_POINTER:
         return native_read_pointer(launch, index, object);
     case PROTOCOL_NONE:

@@ -210,22 +210,38 @@ static uint32_t named_dtype(const char *chars) {
     return AOTC_DTYPE_NONE;
 }
 
-int native_read_pointer(struct launch *launch, uint32_t index, PyObject *object) {
+static bool read_pointer_view(struct launch *launch, PyObject *object, struct tensor_view *view) {
     const struct native_names *names = &launch->state->names;
-    struct tensor_view view = {.device = -1};
     PyObject *address = PyObject_CallMethodNoArgs(object, names->data_ptr);
-    view.address = address == NULL ? 0 : PyLong_AsUnsignedLongLong(address);
+    view->address = address == NULL ? 0 : PyLong_AsUnsignedLongLong(address);
     Py_XDECREF(address);
     PyObject *dtype = PyErr_Occurred() ? NULL : PyObject_GetAttr(object, names->dtype);
     PyObject *text = dtype == NULL ? NULL : PyObject_Str(dtype);
     const char *chars = text == NULL ? NULL : PyUnicode_AsUTF8(text);
     if (chars != NULL) {
-        view.dtype = named_dtype(chars);
-        view.dtype_text = aotci_text("%.100s", chars);
+        view->dtype = named_dtype(chars);
+        view->dtype_text = aotci_text("%.100s", chars);
     }
     Py_XDECREF(dtype);
     Py_XDECREF(text);
-    if (chars == NULL) {
+    return chars != NULL;
+}
+
+int native_prefer_pointer(struct launch *launch, uint32_t index, PyObject *object) {
+    struct tensor_view view = {.device = -1};
+    if (!read_pointer_view(launch, object, &view)) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (view.dtype == AOTC_DTYPE_NONE) {
+        return 0;
+    }
+    return native_take_view(launch, index, &view) < 0 ? -1 : 1;
+}
+
+int native_read_pointer(struct launch *launch, uint32_t index, PyObject *object) {
+    struct tensor_view view = {.device = -1};
+    if (!read_pointer_view(launch, object, &view)) {
         return native_bad_protocol(launch, index, native_expected_tensor(launch, index).chars);
     }
     if (native_has_shape(launch, index)) {

@@ -33,7 +33,7 @@ class ArchivedKernel(NamedTuple):
 
     `blocks` are the extents of its descriptors' blocks, and whether they read NaN out of bounds.
     With `fuses_multiplies`, products and sums are fused; without `reflects_ftz`, libdevice keeps
-    subnormals.
+    subnormals. With `is_cooperative`, all programs of a launch run at once.
     """
 
     library: Library
@@ -44,6 +44,7 @@ class ArchivedKernel(NamedTuple):
     fuses_multiplies: bool = True
     reflects_ftz: bool = True
     blocks: Mapping[str, tuple[Sequence[int | str], bool]] = {}
+    is_cooperative: bool = False
 
     def load(self, device: int | None) -> None:
         """Load it on a device; None is the current context's."""
@@ -162,9 +163,13 @@ class Archives:
             blocks = {
                 name: (block[0], block[1]) for name, block in source.get("blocks", {}).items()
             }
+            info = kernel.info
+            is_cooperative = source.get("launch_cooperative_grid", False) or all(
+                variant.cooperative for variant in info.variants
+            )
             kernels.append(
                 ArchivedKernel(
-                    library, kernel, kernel.info, order, functions, fuses, flushes, blocks
+                    library, kernel, info, order, functions, fuses, flushes, blocks, is_cooperative
                 )
             )
         return kernels, reason

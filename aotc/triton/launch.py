@@ -39,10 +39,10 @@ Found = tuple[
 ]
 # Compile options of a launch, with Triton's defaults.
 DEFAULTS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
-_FUSION, _FTZ = "enable_fp_fusion", "enable_reflect_ftz"  # of a kernel, not of a config
+# Options of a kernel, not of a config.
+_FUSION, _FTZ, _COOPERATIVE = "enable_fp_fusion", "enable_reflect_ftz", "launch_cooperative_grid"
 # Options with fixed values in all archives (besides None), then options without effect on them.
 _FIXED: dict[str, tuple[object, ...]] = {
-    "launch_cooperative_grid": (False,),
     "arch": (),
     "backend_name": ("cuda",),
     "default_dot_input_precision": ("tf32",),
@@ -116,7 +116,9 @@ class Launcher(_native.Launcher):
             for parameter in signature.parameters.values()
         )
         options = tuple(
-            name for name in (*DEFAULTS, _FUSION, _FTZ, *_FIXED, *_IGNORED) if name not in names
+            name
+            for name in (*DEFAULTS, _FUSION, _FTZ, _COOPERATIVE, *_FIXED, *_IGNORED)
+            if name not in names
         )
         kernels, reason = archives.kernels_of(function)
         fixed: dict[str, tuple[object, ...]] = {}
@@ -196,6 +198,7 @@ class Launcher(_native.Launcher):
             for kernel in self.kernels
             if kernel.fuses_multiplies == (options.get(_FUSION) is not False)
             if kernel.reflects_ftz == (options.get(_FTZ) is not False)
+            if kernel.is_cooperative or not options.get(_COOPERATIVE)
             for candidate in self._of_kernel(kernel, bound, requested)
             if self._is_loaded(kernel, devices or {None})
         ]
@@ -255,6 +258,7 @@ class Launcher(_native.Launcher):
             if all(self._is_default(name, value, config) for name, value in rest.items()):
                 strange = _strangeness(config, requested)
                 if strange is not None:
+                    strange += kernel.is_cooperative and not requested.get(_COOPERATIVE)
                     rank = (strange, -promises, width, kernel.order, index)
                     whole = config if len(info.configs) > 1 else None
                     yield Candidate(rank, kernel, tuple(params), whole, choices)

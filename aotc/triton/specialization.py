@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import lru_cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 # By the name of a torch dtype, or the typestr of __cuda_array_interface__ without its byte order.
 _DTYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
-    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "bool": "i1",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "bool": "i1", "int1": "i1",
     **{f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
     "f2": "fp16", "f4": "fp32", "f8": "fp64", "b1": "i1",
     **{f"{kind}{bits // 8}": f"{kind}{bits}" for kind in "iu" for bits in (8, 16, 32, 64)},
@@ -122,11 +123,13 @@ def scalar_type(value: Any) -> str:
 
 
 def constant(value: Any) -> Any:
-    """Return a constant in archive form: a value, a dtype's name, or a function's key."""
+    """Return a constant in archive form: a value, a dtype's name, a tuple, or a function's key."""
     if type(value).__name__ == "constexpr":
         value = value.value
     if isinstance(value, Enum):
         value = value.value
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return None if value == "None" else value  # the manifest's spelling
     if type(value).__name__ == "dtype":  # Triton's and NumPy's have a name, torch's is its text
@@ -148,15 +151,21 @@ def is_same_constant(passed: Any, built: Any) -> bool:
     """Return whether a launch's constant equals a kernel's."""
     if is_function(passed) and isinstance(built, tuple):
         return built in (identity(passed.fn), extract_identity(passed))
-    if isinstance(built, str) and (text := tuple_text(constant(passed))):
-        return text == tuple_text(tuple_of(built))
     is_dtype = type(getattr(passed, "value", passed)).__name__ == "dtype"
+    items = items_of(getattr(passed, "value", passed))
+    if items is not None and isinstance(built, str):
+        parts = _tuple_of(built)
+        same = map(is_same_constant, items, parts or ())
+        return parts is not None and len(items) == len(parts) and all(same)
     passed, built = constant(passed), constant(built)
     if isinstance(built, str):
         # A manifest may write a dtype as Python does: torch.bfloat16, tl.bfloat16.
         built = dtype_word(built.rpartition(".")[2]) if is_dtype else built
         built = _SPELLINGS.get(built, built)
     return type(passed) is type(built) and passed == built
+
+
+_tuple_of = lru_cache(None)(tuple_of)
 
 
 # ---- as text -----------------------------------------------------------------------------------
@@ -226,8 +235,10 @@ def unsaid(jitted: Any, passed: Mapping[str, Any], constexprs: frozenset[str]) -
 def _is_constant_said(value: Any) -> bool:
     if is_function(value):
         return not value.fn.__code__.co_freevars
-    plain = constant(value)
-    return plain is None or isinstance(plain, (bool, int, float, str)) or bool(tuple_text(plain))
+    said = constant(value)
+    if isinstance(said, tuple) and not hasattr(value, "_fields"):
+        return all(map(_is_constant_said, cast("tuple[Any, ...]", value)))
+    return said is None or isinstance(said, (bool, int, float, str))
 
 
 def _is_type_said(value: Any) -> bool:
@@ -265,11 +276,16 @@ def not_in_archive(
     arguments = {name: argument_type(v) for name, v in passed.items() if name not in constexprs}
     constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
     requested = {name: value for name, value in options.items() if value is not None}
-    switches = ("enable_fp_fusion", "enable_reflect_ftz")
-    off = [name for name in switches if not requested.pop(name, True)]
+    defaults = {
+        "enable_fp_fusion": True,
+        "enable_reflect_ftz": True,
+        "launch_cooperative_grid": False,
+    }
+    passed_switches = {name: bool(requested.pop(name, value)) for name, value in defaults.items()}
+    switches = {name: on for name, on in passed_switches.items() if on != defaults[name]}
     words = [f"{name}: {text}" for name, text in arguments.items()]
     words += [f"{name}={value!r}" for name, value in constants.items()]
-    shown = {**requested, **dict.fromkeys(off, False)}
+    shown = {**requested, **switches}
     settings = ", ".join(f"{name}={value}" for name, value in shown.items())
     text = (
         f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
@@ -285,7 +301,7 @@ def not_in_archive(
             for name, value in passed.items()
             if name in constexprs and is_function(value)
         }
-        rows = _rows(function, arguments, {**constants, **functions}, requested, off)
+        rows = _rows(function, arguments, {**constants, **functions}, requested, switches)
         text += "these rows of a manifest would cover it:\n" + "\n".join(f"  {row}" for row in rows)
     error = NotInArchiveError(text)
     error.kernel = function.__qualname__
@@ -298,11 +314,11 @@ def _rows(
     arguments: Mapping[str, str],
     constants: Mapping[str, Any],
     config: Mapping[str, Any],
-    off: Sequence[str],
+    switches: Mapping[str, bool],
 ) -> list[str]:
     rows = ["[[kernel]]"]
     rows += [f"source = {_toml(f'{function.__code__.co_filename}:{manifest_name(function)}')}"]
-    rows += [f"{name} = false" for name in off]
+    rows += [f"{name} = {_toml(is_on)}" for name, is_on in switches.items()]
     rows += ["[kernel.signature]", *(f"{name} = {_toml(text)}" for name, text in arguments.items())]
     if constants:
         rows += ["[kernel.constants]", *(f"{k} = {_toml(v)}" for k, v in constants.items())]

@@ -23,11 +23,12 @@ EMPTY = HEADER + ".visible .entry k() { ret; }\n"
 
 
 def fake_ptxas(tmp_path, monkeypatch, script: str) -> None:
-    """Let a shell script stand for ptxas."""
+    """Let a shell script stand for ptxas and nvdisasm."""
     fake = tmp_path / "ptxas"
     fake.write_text(f"#!/bin/sh\n{script}")
     fake.chmod(0o755)
     monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: fake)
+    monkeypatch.setattr(ptxas, "find_file", lambda *_: fake)
 
 
 def test_numbers_are_reported() -> None:
@@ -53,7 +54,7 @@ def test_a_tool_may_be_started_before_there_is_ptx() -> None:
         assert assemble(EMPTY, SM_90, started=started) == assemble(EMPTY, SM_90)
 
 
-def test_the_same_ptx_is_assembled_once_if_that_is_asked_for(tmp_path, monkeypatch) -> None:
+def test_equal_ptx_is_assembled_once_on_request(tmp_path, monkeypatch) -> None:
     text = HEADER + ".visible .entry once() { ret; }\n"
     made = assemble(text, SM_90, reuses=True)
     fake_ptxas(tmp_path, monkeypatch, "echo it ran; exit 1\n")
@@ -68,7 +69,7 @@ def test_the_same_ptx_is_assembled_once_if_that_is_asked_for(tmp_path, monkeypat
             assemble(**other)
 
 
-def test_no_tool_is_started_early_after_ptx_that_was_assembled_before(monkeypatch) -> None:
+def test_no_tool_starts_early_after_ptx_assembled_before(monkeypatch) -> None:
     monkeypatch.setattr(ptxas, "_results", ResultCache())
     for text, is_early in ((EMPTY, True), (EMPTY, True), (EMPTY, False), (EMPTY + "//", False)):
         with ptxas.Ptxas(SM_90, reuses=True) as started:
@@ -81,7 +82,7 @@ def test_no_tool_is_started_early_after_ptx_that_was_assembled_before(monkeypatc
         assert started._process is not None
 
 
-def test_a_tool_that_is_started_ends_with_its_context(tmp_path, monkeypatch) -> None:
+def test_a_started_tool_ends_with_its_context(tmp_path, monkeypatch) -> None:
     numbers = tmp_path / "pid"
     script = f"echo $$ > {numbers}.new; mv {numbers}.new {numbers}\nsleep 30\n"
     fake_ptxas(tmp_path, monkeypatch, script)
@@ -93,7 +94,7 @@ def test_a_tool_that_is_started_ends_with_its_context(tmp_path, monkeypatch) -> 
         os.kill(int(numbers.read_text()), 0)
 
 
-def test_a_tool_that_cannot_start_is_no_matter_until_it_is_needed(tmp_path, monkeypatch) -> None:
+def test_a_failed_start_matters_once_the_tool_is_needed(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: tmp_path / "absent")
     with ptxas.Ptxas(SM_90) as started, pytest.raises(IRError, match="absent cannot be started"):
         started.run(EMPTY, 1.0)
@@ -149,7 +150,7 @@ def live_values(count: int, directives: str = "") -> str:
     )
 
 
-def test_what_does_not_fit_is_spilled_and_no_more() -> None:
+def test_only_the_excess_is_spilled() -> None:
     made = assemble(live_values(300, ".reqntid 256\n"), SM_90)
     assert made.registers == 255
     assert made.stack_bytes <= 4 * (300 - 255 + 32)
@@ -287,7 +288,7 @@ def test_registers_are_allocated_in_another_way_first(tmp_path, monkeypatch) -> 
     assert "level=10" in made.cubin.decode()
 
 
-def test_what_crashes_at_every_level_is_an_error(tmp_path, monkeypatch) -> None:
+def test_a_crash_at_every_level_is_an_error(tmp_path, monkeypatch) -> None:
     crashing_ptxas(tmp_path, monkeypatch, CRASHES["internal"][0], "none")
     with pytest.raises(ptxas.CrashError, match="C7907"):
         assemble(EMPTY, SM_90)
@@ -300,7 +301,7 @@ def test_a_crash_with_other_options_is_no_matter(tmp_path, monkeypatch) -> None:
     assert (made.spill_bytes, made.level, made.crash) == (8, "", "")
 
 
-def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypatch) -> None:
+def test_an_endless_tool_is_killed_with_its_children(tmp_path, monkeypatch) -> None:
     witness = tmp_path / "survived"
     fake_ptxas(tmp_path, monkeypatch, f"(sleep 2; touch {witness}) & \nsleep 30\n")
     with pytest.raises(IRError, match=r"ptxas did not end within 0.3 seconds"):
@@ -315,7 +316,7 @@ def test_memory_is_bounded() -> None:
         assemble(live_values(4000), SM_90, mebibytes=128)
 
 
-def test_a_tool_that_cannot_run_is_named(tmp_path, monkeypatch) -> None:
+def test_an_unusable_tool_is_named(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(ptxas, "find_ptxas", lambda *_: tmp_path / "absent")
     with pytest.raises(IRError, match="absent cannot be started"):
         assemble(EMPTY, SM_90)
@@ -339,7 +340,7 @@ def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("start", ["", "cat > /dev/null; "])
-def test_a_tool_that_the_system_kills_is_no_bug(tmp_path, monkeypatch, start: str) -> None:
+def test_a_tool_killed_by_the_system_is_no_bug(tmp_path, monkeypatch, start: str) -> None:
     """Before it has read its input, or after that."""
     fake_ptxas(tmp_path, monkeypatch, f"{start}kill -KILL $$\n")
     with pytest.raises(HostError, match="ended by SIGKILL; out of memory"):
@@ -367,7 +368,7 @@ def test_no_room_for_a_folder_names_the_place(monkeypatch) -> None:
             call()
 
 
-def test_a_missing_package_says_what_to_install() -> None:
+def test_a_missing_package_is_named_with_its_remedy() -> None:
     with pytest.raises(HostError, match=r"nonsense is not installed\n  help: pip install nvidia-"):
         wheels.find_file("nvidia-cuda-nvcc", "bin/nonsense")
 
@@ -383,7 +384,7 @@ def test_disassembly(target) -> None:
     assert (".nv.info" in code, ".nv.info" in whole) == (False, True)
 
 
-def test_what_is_no_cubin_is_refused() -> None:
+def test_other_files_than_cubins_are_refused() -> None:
     with pytest.raises(IRError, match="nvdisasm failed"):
         disassemble(b"nonsense")
 

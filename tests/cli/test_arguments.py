@@ -46,6 +46,30 @@ def complete(folder: Path, *words: str) -> list[str]:
     return process.stdout.split("\n")[:-1] if process.stdout.strip() else []
 
 
+def bash(folder: Path, line: str) -> list[str]:
+    """Return the words by which bash would replace the last one of a line."""
+    path = folder / "bin" / "aotc"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -m aotc "$@"\n')
+    path.chmod(0o755)
+    script = (
+        'eval "$(aotc completion bash)"\n'
+        f"COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=()\n"
+        '_aotc_completion aotc; printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    env = {**os.environ, "PATH": f"{path.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        ["bash", "-c", script], env=env, cwd=folder, capture_output=True, text=True, check=True
+    )
+    return ran.stdout.splitlines()
+
+
+def test_bash_completes_kernels_after_a_colon(folder: Path) -> None:
+    (folder / "triton.py").write_text(PYTHON)
+    assert bash(folder, "aotc explain triton.py : s") == ["scale"]
+    assert bash(folder, "aotc build --target sm_100") == ["sm_100a", "sm_100f"]
+
+
 def parameters() -> list[Any]:
     """Return all parameters of all commands."""
     groups = [commands]
@@ -105,5 +129,8 @@ def test_variants_and_kernels_of_an_archive(folder: Path, run: Any) -> None:
         for kernel in json.loads(run("inspect", "dist/demo.aotc", "--json")[1])["kernels"]
         for variant in kernel["variants"]
     ]
-    assert items == ["plain," + label.replace(" ", "\\ ") for label in labels]
+    assert items == ["plain," + label.replace(" ", "\\\\ ") for label in labels]
     assert complete(folder, "verify", "dist/demo.aotc", "--kernel", "''") == ["plain,add"]
+    assert bash(folder, "aotc dump dist/demo.aotc --variant add") == [
+        label.replace(" ", "\\ ") for label in labels
+    ]

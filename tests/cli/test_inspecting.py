@@ -122,6 +122,17 @@ def test_a_source_alone_is_explained_with_guesses(folder: Path, run: Any) -> Non
     assert run("explain", "k.py:scale", "-q")[2] == ""
 
 
+def test_a_function_that_is_no_kernel_is_not_guessed(folder: Path, run: Any) -> None:
+    text = "\n@triton.jit\ndef twice(x, N: tl.constexpr):\n    return x * N\n"
+    (folder / "k.py").write_text(SOURCE + text)
+    code, out, err = run("dump", "k.py:twice", "--stage", "ptx")
+    assert (code, out) == (1, "")
+    assert "expected a type for argument 'x' of twice" in err
+    assert "help: add --set 'x=*fp32:16'" in err
+    err = run("dump", "k.py:twice", "--stage", "ptx", "--set", "x=fp32")[2]
+    assert "expected a value for the tl.constexpr parameter 'N'" in err
+
+
 def test_a_variadic_parameter_is_named(folder: Path, run: Any) -> None:
     code, _, err = run("explain", "k.py:open_ended", "--set", "x_ptr=*fp32")
     assert code == 1

@@ -50,6 +50,14 @@ def test_the_help_ends_with_an_example_that_the_command_takes(path: str, run: An
     command.parse_args(context, args)
 
 
+def test_commands_without_a_subcommand_show_help(run: Any) -> None:
+    for args in ((), ("cache",)):
+        code, out, err = run(*args)
+        assert code == 2
+        assert "Usage: aotc" in out + err
+        assert "Example:\n" in out + err
+
+
 def test_sections_are_in_the_order_of_the_work(run: Any) -> None:
     _, out, _ = run("--help")
     places = [out.index(f"\n{title}:") for title in SECTIONS]

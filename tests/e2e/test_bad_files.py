@@ -65,7 +65,7 @@ _MISTAKES = [
     (MANIFEST, "a = " + "[" * 5000, "", "the values in kernels.toml are nested too deeply"),
     (
         "BLOCK = 128\n",
-        "BLOCK = 128\n[kernel.configs]\nnum_warps = [64]",
+        "BLOCK = 128\n[kernel.configs]\nnum_warps = [32]\nnum_consumer_groups = [2]",
         "15:9",
         "a config of 'add' that sm_90a can hold, got none | takes 2048 threads, the limit is 1024",
     ),

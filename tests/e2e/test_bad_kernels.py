@@ -226,14 +226,16 @@ def test_a_name_that_cannot_be_a_symbol(run: Run, name: str) -> None:
 @pytest.mark.parametrize(
     ("subject", "settings", "printed"),
     [
-        ("k.py:add", ("x_ptr=*fp32",), "expected a type for argument 'y_ptr' of add | --set"),
-        ("k.py:add", SETTINGS[:3], "for the tl.constexpr parameter 'BLOCK' | --set BLOCK=128"),
         ("k.py:add", (*SETTINGS, "n=int32"), "a dtype, got 'int32' | did you mean 'i32'?"),
         ("k.py:add", (*SETTINGS, "BLOKC=1"), "got 'BLOKC' | did you mean 'BLOCK'?"),
         ("k.py:add", (*SETTINGS, "zzz=1"), "got 'zzz' | there are x_ptr, y_ptr, n, BLOCK,"),
-        ("k.py:add", (*SETTINGS, "num_warps=3"), "a power of two from 1 to 64 for num_warps"),
-        ("k.py:add", (*SETTINGS, "num_warps=64"), "sm_90a can hold: num_warps = 64 takes 2048"),
-        ("kernels.toml:add", ("num_warps=64",), "sm_90a can hold: num_warps = 64 takes 2048"),
+        ("k.py:add", (*SETTINGS, "num_warps=3"), "a power of two from 1 to 32 for num_warps"),
+        ("k.py:add", (*SETTINGS, "num_warps=64"), "a power of two from 1 to 32 for num_warps"),
+        (
+            "kernels.toml:add",
+            ("num_warps=32", "num_consumer_groups=2"),
+            "sm_90a can hold: num_warps = 32 in 2 groups takes 2048",
+        ),
         ("k.py:add", (*SETTINGS, "BLOCK=100"), "must be a power of two, got 100"),
         ("k.py:add", (*SETTINGS, "BLOCK=big"), "expected a number or a tile for `*`, got 'big'"),
         ("k.py:add", (*SETTINGS, "x_ptr=tensordesc<fp16[BLOK]>"), "extent 'BLOK' | 'BLOCK'?"),

@@ -107,7 +107,7 @@ def _request(tmp_path: Path, kernel: str) -> CompileRequest:
     )
 
 
-def test_maps_of_what_is_reduced_are_unsigned(tmp_path: Path) -> None:
+def test_maps_of_reduced_tensors_are_unsigned(tmp_path: Path) -> None:
     slots = compile_kernel(_request(tmp_path, "into_tensors")).metadata.params
     maps = {slot.argument: slot.tensor_map for slot in slots if slot.tensor_map is not None}
     assert {name: spec.element for name, spec in maps.items()} == {

@@ -27,7 +27,7 @@ def test_everybody_has_seen_all_tiles(size: int, stride: int) -> None:
 
 @pytest.mark.parametrize("pull", [False, True])
 @pytest.mark.parametrize("steps", [0, 1, 8, 9])
-def test_the_ring_adds_up_what_passes_by(steps: int, *, pull: bool) -> None:
+def test_the_ring_adds_up_passing_tiles(steps: int, *, pull: bool) -> None:
     signature = {"x_ptr": "*fp32", "right_ptr": "*fp32", "left_ptr": "*fp32"}
     signature |= {"steps": "i32", "n_clusters": "i32"}
     constants = {"BLOCK": 64, "PULL": pull}

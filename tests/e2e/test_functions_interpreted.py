@@ -56,7 +56,7 @@ def test_median(n_cols: int) -> None:
     assert (out == np.sort(x, axis=1)[:, (n_cols - 1) // 2]).all()
 
 
-def test_dropout_keeps_what_it_says() -> None:
+def test_dropout_keeps_its_rate() -> None:
     x = np.ones(4096, ml_dtypes.bfloat16)
     signature = {"x_ptr": "*bf16", "out_ptr": "*bf16", "n": "i32", "p": "fp32", "seed": "i64"}
     kernel = translate(

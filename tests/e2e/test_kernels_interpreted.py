@@ -82,7 +82,7 @@ def test_translation_survives_printing_and_parsing(case: KernelCase) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
-def test_a_mask_that_reaches_one_too_far_is_found(case: KernelCase) -> None:
+def test_a_mask_too_wide_by_one_is_found(case: KernelCase) -> None:
     """Seed a mistake in every mask: if this passes unseen, so would a compiler's."""
     dtype, constants = case.dtypes[0], case.builds[0]
     failures = 0

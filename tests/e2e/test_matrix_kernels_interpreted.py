@@ -66,7 +66,7 @@ def test_against_reference(case: MatrixCase, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
-def test_a_mask_that_reaches_one_too_far_is_found(case: MatrixCase) -> None:
+def test_a_mask_too_wide_by_one_is_found(case: MatrixCase) -> None:
     """Seed a mistake in every mask: if this passes unseen, so would a compiler's."""
     constants, failures = case.builds[0], 0
     for shape in case.shapes:

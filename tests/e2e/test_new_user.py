@@ -358,10 +358,11 @@ def test_version_and_the_list_of_commands(copy: Path) -> None:
 def test_the_dumps_of_the_page_on_the_command_line(
     copy: Path, quickstart: Path, tmp_path: Path
 ) -> None:
+    *commands, session = (
+        text for text in snippets("docs/reference/cli.md", "") if "aotc dump" in text
+    )
     by_settings, by_manifest, by_archive = (
-        shlex.split(text.replace("\\\n", " "))[1:]
-        for text in snippets("docs/reference/cli.md", "")
-        if "aotc dump" in text
+        shlex.split(text.replace("\\\n", " "))[1:] for text in commands
     )
     add = (_ROOT / "kernels" / "elementwise.py").read_text().partition("@triton.jit\ndef silu")[0]
     add = add.replace("vector_add_kernel", "add_kernel").replace("out_ptr, n_elements", "n")
@@ -380,6 +381,13 @@ def test_the_dumps_of_the_page_on_the_command_line(
     other = ["build", str(quickstart / "llm.toml"), "--target", "sm_90a"]
     assert aotc_in(copy, tmp_path, *other).code == 0
     ran = aotc_in(copy, tmp_path, *by_archive)
+    assert ran.code == 0, ran.err
+    assert "EXIT" in ran.out
+
+    write, edit, go_on = map(str.strip, session.splitlines())
+    assert edit.startswith("vim ")
+    assert aotc_in(copy, quickstart, *write.split()[1:]) == (0, "", "rmsnorm.ptx\n")
+    ran = aotc_in(copy, quickstart, *go_on.split()[1:])
     assert ran.code == 0, ran.err
     assert "EXIT" in ran.out
 

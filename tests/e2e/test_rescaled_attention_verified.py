@@ -122,7 +122,8 @@ def test_each_of_two_loops_keeps_its_shift(tmp_path: Path, *, asked: bool) -> No
         signature={
             **dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16:16"),
             **dict.fromkeys(("out_ptr", "sum_ptr"), "*fp32:16"),
-            "scale": "fp32", "n": "i32",
+            "scale": "fp32",
+            "n": "i32",
         },
         constants={"HEAD_DIM": 32, "BLOCK_M": 64, "BLOCK_N": 64},
         conditional_rescaling=asked,

@@ -14,7 +14,7 @@ KERNELS = Path(__file__).parents[2] / "kernels"
 
 
 @pytest.mark.parametrize("n_cols", [1, 31, 64])
-def test_the_gradient_is_that_of_the_loss(n_cols: int) -> None:
+def test_gradients_of_cross_entropy_are_slopes(n_cols: int) -> None:
     """Against finite differences of the loss in float64, with targets inside, outside and ignored."""
     rng = np.random.default_rng(n_cols)
     ignored, scale, target = 0, 0.25, np.array([n_cols - 1, 0, n_cols, n_cols // 2], np.int64)

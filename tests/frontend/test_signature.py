@@ -275,3 +275,37 @@ def test_an_item_of_a_tuple_may_be_a_function(sources: Sources, named: str) -> N
     translation = sources.translate(text, signature)
     assert [param.name for param in translation.kernel.params] == ["o", "f_a"]
     assert sources.text(text, signature).count("arith.mul") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("(3, (4, None))", 7), ("(3, (4, 'int32'))", 39), ("('3', (4, 5))", 0), ("(1,", 0)],
+)
+def test_a_constant_may_be_the_text_of_a_tuple(sources: Sources, text: str, expected: int) -> None:
+    """Its items are constants as well: a dtype's name is the dtype."""
+    kernel = """
+@triton.jit
+def k(x_ptr, SHAPE: tl.constexpr):
+    if isinstance(SHAPE, tl.tuple) and isinstance(SHAPE[0], int):
+        rest: tl.constexpr = SHAPE[1]
+        bits: tl.constexpr = 0 if rest[1] is None else rest[1].primitive_bitwidth
+        tl.store(x_ptr, SHAPE[0] + rest[0] + bits)
+    else:
+        tl.store(x_ptr, 0)
+"""
+    ir = sources.text(kernel, {"x_ptr": "*i32"}, {"SHAPE": text})
+    assert f"value = {expected}, type = i32" in ir or f"{expected} : i32" in ir, ir
+
+
+@pytest.mark.parametrize("shown", ["{DTYPE=}", "{DTYPE!r:>8}", "{x_ptr.dtype.element_ty!r}"])
+def test_messages_format_dtypes(sources: Sources, shown: str) -> None:
+    """As the message of a static_assert that holds."""
+    kernel = f"""
+@triton.jit
+def k(x_ptr, DTYPE: tl.constexpr):
+    tl.static_assert(DTYPE == tl.float16, f"got {shown}")
+    tl.store(x_ptr, 0)
+"""
+    assert sources.text(kernel, {"x_ptr": "*i32"}, {"DTYPE": "fp16"})
+    with pytest.raises(CompileError, match="got .*(fp32|int32)"):
+        sources.text(kernel, {"x_ptr": "*i32"}, {"DTYPE": "fp32"})

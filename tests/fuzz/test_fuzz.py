@@ -69,12 +69,12 @@ def test_a_seed_makes_one_program() -> None:
     assert from_seed(3) != from_seed(4)
 
 
-def test_what_is_undefined_does_not_matter() -> None:
+def test_undefined_values_do_not_matter() -> None:
     for seed in range(25):
         assert is_defined(from_seed(seed)), f"seed {seed}"
 
 
-def test_what_a_masked_load_leaves_out_is_seen() -> None:
+def test_a_use_of_masked_off_elements_is_seen() -> None:
     assert not is_defined(parse_program(_MASKED_OFF))
 
 
@@ -156,7 +156,7 @@ def test_hopper_features_are_reached() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SCALARS if name != "i1"])
-def test_exact_data_is_what_its_facts_say(name: str) -> None:
+def test_exact_data_has_its_facts(name: str) -> None:
     element = SCALARS[name]
     facts = Facts(lo=0 if element.is_int else 1, hi=3)
     data = Buffer("x", name, 1000, "exact", facts.lo, facts.hi).make().astype(np.float64)
@@ -180,7 +180,7 @@ def test_sums_and_products_of_facts() -> None:
     assert [of_count(facts, count).hi for count in (0, 1, 2, 3, 4, 5)] == [3, 3, 4, 5, 5, 6]
 
 
-def test_a_matrix_product_is_added_only_to_what_an_accumulator_keeps() -> None:
+def test_a_matrix_product_is_added_to_exact_sums_alone() -> None:
     product = Facts(hi=6, acc_bits=13)
     total = summed([Facts(lo=-1, hi=11), product, Facts(hi=2, acc_bits=24)])
     assert total == Facts(lo=-1, hi=12, acc_bits=13)
@@ -193,12 +193,12 @@ def test_a_matrix_product_is_added_only_to_what_an_accumulator_keeps() -> None:
 @pytest.mark.parametrize(
     ("name", "hi", "is_kept"), [("fp16", 11, True), ("fp16", 12, False), ("i8", 6, True)]
 )
-def test_only_what_a_type_holds_stays_exact(name: str, hi: int, is_kept: bool) -> None:
+def test_numbers_within_a_type_stay_exact(name: str, hi: int, is_kept: bool) -> None:
     facts = Facts(hi=hi)
     assert settled(SCALARS[name], facts) == (facts if is_kept else None)
 
 
-def test_integers_that_may_wrap_are_anything() -> None:
+def test_integers_beyond_their_type_are_anything() -> None:
     element: ScalarType = SCALARS["i8"]
     assert settled(element, Facts(hi=7)) == full(element)
 
@@ -228,7 +228,7 @@ kernel @sum(%x: *fp32 {divisibility = 16}, %y: *fp32 {divisibility = 16}) {num_w
 """
 
 
-def test_what_is_right_passes() -> None:
+def test_a_right_program_passes() -> None:
     check(parse_program(SUM), assembles=True)
     check(parse_program(SUM), each_pass=False)
 
@@ -274,14 +274,14 @@ def test_a_wrong_instruction_is_found(
         check(parse_program(SUM))
 
 
-def test_a_frontend_that_misreads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misread_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     correct = checking.write_source
     monkeypatch.setattr(checking, "write_source", lambda k: correct(k).replace("1.0", "2.0"))
     with pytest.raises(Failure, match=r"frontend: result: y\[0\]"):
         check(parse_program(SUM))
 
 
-def test_what_a_target_has_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_feature_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Kernel:
         raise CompileError("too much shared memory")
 
@@ -320,7 +320,7 @@ def _opcodes(program: Program) -> list[str]:
 
 
 @pytest.mark.parametrize("opcode", ["tile.reduce", "tile.dot", "arith.cast", "scf.while"])
-def test_what_is_not_needed_is_taken_away(opcode: str) -> None:
+def test_needless_parts_are_removed(opcode: str) -> None:
     programs_with = (from_seed(seed) for seed in range(50))
     program = next(
         random_program for random_program in programs_with if opcode in _opcodes(random_program)
@@ -335,6 +335,6 @@ def test_what_is_not_needed_is_taken_away(opcode: str) -> None:
     run(small.kernel(), small.grid, list(small.make().values()))
 
 
-def test_a_program_that_cannot_be_smaller_stays() -> None:
+def test_a_minimal_program_stays() -> None:
     program = parse_program(SUM)
     assert reduced(program, lambda _: False) == program

@@ -42,7 +42,7 @@ def test_every_case_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("group", sorted({case.group for case in cases()}))
-def test_a_case_means_what_it_does_in_triton(group: str, tmp_path: Path) -> None:
+def test_a_case_agrees_with_triton(group: str, tmp_path: Path) -> None:
     differences = [
         _differs(case, tmp_path) for case in _groups()[group] if reason(case.name) is None
     ]
@@ -77,7 +77,7 @@ def test_the_recording_is_of_triton(every: str) -> None:
 
 
 @_needs_triton
-def test_random_programs_mean_what_they_do_in_triton() -> None:
+def test_random_programs_agree_with_triton() -> None:
     process = _record("--programs", "60")
     assert process.returncode == 0, process.stdout + process.stderr
     assert "'agree'" in process.stdout

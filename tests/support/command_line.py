@@ -24,8 +24,11 @@ n = "i32"
 T = ["fp16", "fp32"]
 [kernel.constants]
 MODE = "ok"
-[kernel.configs]
-num_warps = [4, 64]
+[[kernel.config]]
+num_warps = 4
+[[kernel.config]]
+num_warps = 32
+num_consumer_groups = 2
 """
 SOURCE = "def add(x_ptr, n, MODE: tl.constexpr): pass\n"
 

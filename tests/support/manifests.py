@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -40,10 +40,10 @@ class CheckedManifest:
     audits: bool = False
     is_slow: bool = False
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
         """The manifest as read."""
-        return load(str(self.path))
+        return _loaded(self.path)
 
     def variants(self, kernel: str) -> tuple[VariantSpec, ...]:
         """Return the variants of a kernel for the manifest's targets."""
@@ -86,9 +86,14 @@ def covering(subjects: list[Subject]) -> list[Subject]:
     return [subject for subject in subjects if subject.label in labels]
 
 
-@lru_cache(maxsize=256)
+@cache
+def _loaded(path: Path) -> Manifest:
+    return load(str(path))
+
+
+@cache
 def _expanded(path: Path, name: str, target: str | None) -> tuple[VariantSpec, ...]:
-    manifest = load(str(path))
+    manifest = _loaded(path)
     targets = manifest.targets if target is None else [TARGETS[target]]
     return expand(manifest.kernel(name), targets, autotune_configs).variants
 

@@ -14,6 +14,7 @@ from tests.support.fake_gpu import build
 from tests.support.recorded import STAND_IN
 
 SOURCE = """
+import inspect
 import linecache
 import triton
 import triton.language as tl
@@ -58,8 +59,23 @@ def plus(amount):
     def added(x): return x + amount
     return added
 
+def template(): pass
+
+def copied(text):
+    # A template gets another source, under another name, as in libraries that fuse functions.
+    exec("def made(x, n, BLOCK: tl.constexpr): pass", globals())
+    template.__signature__ = inspect.signature(made)
+    function = triton.jit(template)
+    function._src = f"def made(x, n, BLOCK: tl.constexpr):\\n    tl.store(x + tl.arange(0, BLOCK), {text})\\n"
+    try:
+        function.src = function._src
+    except AttributeError:
+        pass  # a property
+    return function
+
 def launch(one, x):
-    if one == "call": of_a_call[(2,)](x, 7, BLOCK=32)
+    if one == "copied": copied("chosen(n) * 3")[(7,)](x, 7, BLOCK=32)
+    elif one == "call": of_a_call[(2,)](x, 7, BLOCK=32)
     elif one == "generated": generated("chosen(n) + 1")[(3,)](x, 7, BLOCK=32)
     elif one == "other": generated("chosen(n) + 2")[(3,)](x, 7, BLOCK=32)
     elif one == "within": within()[(6,)](x, 7, BLOCK=32)
@@ -74,7 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("extracts")
     (folder / "ops.py").write_text(SOURCE)
     (folder / "app.py").write_text(
-        "import ops\nfor one in ('call', 'within', 'generated', 'plus1', '2', '3'): ops.launch(one, '*fp32')\n"
+        "import ops\nfor one in ('call', 'within', 'generated', 'copied', 'plus1', '2', '3'): ops.launch(one, '*fp32')\n"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -101,9 +117,9 @@ def program(launches: Any, folder: Path) -> Any:
 def test_what_was_recorded_launches(program: Any) -> None:
     """From sources without a file, with captured values and functions, and with globals computed by calls."""
     assert program("""
-for one in ("call", "generated", "plus1", "2", "3", "2", "within"):
+for one in ("call", "generated", "plus1", "2", "3", "2", "within", "copied"):
     launched(lambda: ops.launch(one, x))
-""") == [[[grid, 1, 1], 128] for grid in (2, 3, 4, 5, 5, 5, 6)]
+""") == [[[grid, 1, 1], 128] for grid in (2, 3, 4, 5, 5, 5, 6, 7)]
 
 
 @pytest.mark.parametrize("constant", ["4", "other", "plus2"])
@@ -124,7 +140,14 @@ def test_the_manifest_says_why(folder: Path) -> None:
     assert "# extracted: kernel has no file\n" in text
     assert text.count("# extracted: make.<locals>.captures captures op, scale\n") == 2
     assert "# extracted: of_a_call has what only a run tells: " in text
+    assert "# extracted: template was given another source\n" in text
     assert "rec/extracted" not in text
+
+
+def test_no_row_is_suggested_for_a_function_with_another_source(program: Any) -> None:
+    ((error, text),) = program("launched(lambda: ops.copied('n')[(7,)](x, 7, BLOCK=32))")
+    assert error == "NotInArchiveError"
+    assert "template was given another source; aotc record extracts it" in text
 
 
 class _Jitted:

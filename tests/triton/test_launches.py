@@ -388,6 +388,22 @@ run(Memory("torch.float32", "nowhere"))
     assert raising[0] in ("ValueError", "NotInArchiveError")
 
 
+def test_a_wrapper_of_a_tensor_is_read_by_its_address(launches: Any) -> None:
+    """As Triton does. A capsule costs more, and is for frameworks; only a dtype without a name needs it."""
+    wrapped, unnamed = launches(f"""{START}
+class Wrapper:
+    def __init__(self, dtype): self.dtype = dtype
+    def data_ptr(self): return 4096
+    def __dlpack__(self, **words): raise RuntimeError("a capsule is asked for")
+    def __dlpack_device__(self): return (2, 0)
+for dtype in ("torch.float32", "Float(8, 23)"):
+    launched(lambda: ops.add[(3,)](Wrapper(dtype), y, None, 100, 1, 0.5, BLOCK=64, num_warps=1))
+""")
+    assert wrapped == [[3, 1, 1], 32]
+    assert unnamed[0] == "NotInArchiveError"
+    assert "raised an exception when it was asked" in unnamed[1]
+
+
 MISSES = [
     ("ops.add[(1,)](x, y, None, 32, 1, float('inf'), BLOCK=128, ACT=ops.silu)", ""),
     ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=128, ACT=helpers.double)", ""),
@@ -398,6 +414,7 @@ MISSES = [
     ("ops.add[(1,)](x, y, [1], 32, 1, 0.5, BLOCK=64)", "bias is [1]"),
     ("ops.add[(1,)](x, y, (), 32, 1, 0.5, BLOCK=64)", ""),
     ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, 2))", ""),
+    ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, (2, 'x')))", ""),
     ("ops.add[(1,)](x, y, None, 32, 1, 0.5, BLOCK=(1, [2]))", "BLOCK is (1, [2])"),
     ("ops.add[(1,)](Memory('torch.complex64'), y, None, 32, 1, 0.5, BLOCK=64)", "x is "),
     ("made[(1,)](x, 3)", "made.<locals>.kernel captures amount; aotc record extracts it"),

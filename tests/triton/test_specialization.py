@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 from typing import Any
 
+import numpy as np
 import pytest
 
 from aotc.package.record.hook import recorder
@@ -49,6 +50,9 @@ class Level(IntEnum):
         ((True, 1), "(1, 1)", False),
         ((16, (_torch_dtype("float16"), Level.HIGH)), "(16, ('fp16', 3))", True),
         ([16, 32], "(16, 32)", False),
+        (np.int64(3), 3, True),
+        (np.float32(0.5), 0.5, True),
+        (np.bool_(True), 1, False),
     ],
 )
 def test_dtypes_of_torch_members_of_enums_and_tuples(
@@ -62,3 +66,29 @@ def test_what_is_recorded_of_a_dtype_of_torch_is_what_launches_pass(name: str) -
     dtype = _torch_dtype(name)
     recorded = recorder._constant(dtype)  # pyright: ignore[reportPrivateUsage]
     assert is_same_constant(dtype, recorded["value"])
+
+
+class Size(tuple[int, ...]):
+    """As torch's."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "passed",
+    [
+        (1, -2, 3),
+        (4,),
+        (),
+        ((1, 2), (3, "x")),
+        (None, True, 0.5, "a'b"),
+        (_torch_dtype("float16"), _torch_dtype("int8")),
+        Size((2, 3)),
+    ],
+)
+def test_a_tuple_is_the_text_that_is_recorded_of_it(passed: Any) -> None:
+    text = recorder._constant(passed)["value"]  # pyright: ignore[reportPrivateUsage]
+    assert is_same_constant(passed, text)
+    others = ((1, -2), (4.0,), (True,), ((1, 2), (3, "y")), (*passed, 1))
+    assert not any(is_same_constant(other, text) for other in others)
+    assert not is_same_constant(text, 3)

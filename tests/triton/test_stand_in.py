@@ -27,7 +27,8 @@ from triton.runtime.autotuner import OutOfResources
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
-import triton.tools.mxfp, triton.knobs
+import triton.tools.mxfp, triton.knobs, triton.profiler as proton
+from triton._C.libtriton import nvidia
 """
 
 
@@ -224,3 +225,39 @@ def k(x: tl.const, n: tl.int32, m: "tl.int64", y): pass
 launcher = type("Signed", (), {"signature": inspect.signature(k.fn)})
 seen.extend(Launcher._is_annotated(launcher, name) for name in "xnmy")
 """) == [False, True, True, False]
+
+
+def test_functions_have_the_signature_and_the_lines_of_tritons(launches: Any) -> None:
+    """Libraries copy functions by them, with another source and other constants."""
+    assert launches("""
+install(stand_in=True)
+import inspect, ops, triton
+names = [*inspect.signature(triton.JITFunction.__init__).parameters][2:]
+attributes = {name: getattr(ops.add, name, None) for name in names}
+attributes |= {"do_not_specialize": ["n"], "repr": lambda _: "copied"}
+copied = triton.JITFunction(ops.add.fn, **attributes)
+seen.append([copied.repr(None), copied.params[3].do_not_specialize])
+seen.append([names[:2], "launch_metadata" in names])
+line, column = ops.add.def_file_line_number, ops.add.def_file_col_number
+text = inspect.getsource(ops).splitlines()[line - 1]
+seen.append([text[column:].partition(",")[0], ops.add.starting_line_number == line - 1])
+seen.append([ops.add.raw_src[0], ops.add.file_name == ops.__file__])
+""") == [
+        ["copied", True],
+        [["version", "do_not_specialize"], True],
+        ["def add(x", True],
+        ["@triton.jit\n", True],
+    ]
+
+
+def test_hosts_ask_about_the_gpu(run_with_torch: Any) -> None:
+    run_with_torch("""
+import torch
+torch.cuda = type("cuda", (), {"get_device_capability": staticmethod(lambda: (9, 0))})
+import triton.language as tl
+from triton.language import target_info
+from triton.language.target_info import cuda_capability_geq, is_cuda, is_hip, is_hip_gfx1250
+assert is_cuda() and cuda_capability_geq(9) and not cuda_capability_geq(10, 0)
+assert not is_hip() and not is_hip_gfx1250() and not tl.target_info.is_hip_cdna3()
+assert target_info.current_target().arch == 90
+""")

@@ -281,7 +281,7 @@ def _variant(
         spill_bytes=metadata.spill_bytes,
         stack_bytes=metadata.stack_bytes,
         cubin_params=_cubin_params(metadata, position),
-        tensor_maps=_tensor_maps(metadata, position),
+        tensor_maps=_tensor_maps(kernel, metadata, position),
         grid=spec.grid,
         scratch_bytes=expression.Integer(scratch) if scratch else None,
         scratch_align=SCRATCH_ALIGNMENT_BYTES if scratch else 0,
@@ -343,7 +343,9 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 
 
-def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[TensorMap, ...]:
+def _tensor_maps(
+    kernel: KernelSpec, metadata: Metadata, position: Mapping[str, int]
+) -> tuple[TensorMap, ...]:
     """Return the encodings of a variant's tensor maps, in the order of its parameters."""
     maps: list[TensorMap] = []
     for slot in metadata.params:
@@ -351,6 +353,7 @@ def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[Tenso
         if spec is None:
             continue
         size = expression.Integer(SCALARS[spec.element].size_bytes)
+        chosen = kernel.signature[slot.argument].l2_bytes
         # A map lists the innermost axis first.
         dims = map(expression.parse, spec.shape[::-1])
         strides = map(expression.parse, spec.strides[::-1])
@@ -364,7 +367,7 @@ def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[Tenso
                 box=spec.box[::-1],
                 element_strides=(1,) * len(spec.box),
                 swizzle=_SWIZZLES[spec.swizzle_bytes],
-                l2_promotion=_L2_PROMOTIONS[spec.fetched_bytes],
+                l2_promotion=_L2_PROMOTIONS[spec.fetched_bytes if chosen is None else chosen],
                 oob_fill=int(spec.fill_nan),
             )
         )

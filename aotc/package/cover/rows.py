@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from aotc.config import CONFIG_KEYS, config_value_problem
 from aotc.ir import expression
@@ -102,12 +102,9 @@ def signature_row(spec: KernelSpec, name: str, launch: Launch) -> Row | None:
 def _type_text(argument: ArgumentType, *, is_promised: bool) -> str:
     star = "*" if argument.kind == "pointer" else ""
     divisor = argument.divisor if argument.divisor > 1 else PROMISED_DIVISOR
-    unpromised = replace(argument, divisor=1, may_be_none=False).concrete({}, {})
-    return unpromised.replace(
-        f"{star}{argument.element}",
-        f"{star}{argument.element}{f':{divisor}?' if is_promised else ''}",
-        1,
-    )
+    promise = f":{divisor}?" if is_promised else ""
+    bounds = f" in {argument.bounds[0]}..{argument.bounds[1]}" if argument.bounds else ""
+    return f"{star}{argument.element}{promise}{' noalias' if argument.noalias else ''}{bounds}"
 
 
 def _archived_row(kernel: Kernel, name: str) -> Row:

@@ -46,6 +46,7 @@ class KernelSource:
     enable_fp_fusion: bool = True
     enable_reflect_ftz: bool = True
     blocks: tuple[tuple[str, tuple[tuple[int | str, ...], bool]], ...] = ()
+    launch_cooperative_grid: bool = False
 
 
 def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> KernelSource:
@@ -65,7 +66,8 @@ def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> Kernel
         if argument.kind == "tensordesc"
     )
     options = kernel.enable_fp_fusion, kernel.enable_reflect_ftz
-    return KernelSource(kernel.function.name, files, functions, *options, blocks)
+    cooperates = kernel.launch_cooperative_grid
+    return KernelSource(kernel.function.name, files, functions, *options, blocks, cooperates)
 
 
 def _items(kernel: KernelSpec) -> dict[str, str]:
@@ -170,6 +172,7 @@ def sources_text(
             **({} if source.enable_fp_fusion else {"enable_fp_fusion": False}),
             **({} if source.enable_reflect_ftz else {"enable_reflect_ftz": False}),
             **({"blocks": dict(source.blocks)} if source.blocks else {}),
+            **({"launch_cooperative_grid": True} if source.launch_cooperative_grid else {}),
         }
         for name, source in sources.items()
     }

@@ -10,7 +10,7 @@ block shape. `concrete` returns the type string of one variant, the compiler's o
                                                  the value is in the range, ends included
     promise     ":" power of two ["?"]           the value, or the address in bytes, is a multiple
     fixed       element "=" number               compiled in; a launch does not pass it
-    descriptor  "tensordesc<" element "[" extent {"," extent} "]" [",nan"] ">"
+    descriptor  "tensordesc<" element "[" extent {"," extent} "]" [",nan"] [",l2=" bytes] ">"
     extent      an expression over constants, such as BLOCK_N or BLOCK_N // 2
     none        "none"                           compiled in; a launch does not pass it
 
@@ -35,6 +35,8 @@ Kind: TypeAlias = Literal["scalar", "pointer", "tensordesc", "none"]
 
 PROMISED_DIVISOR = 16  # of a promise that no manifest asked for
 MAX_DIVISOR = 4096
+L2_BYTES = (0, 64, 128, 256)
+"""Bytes that a miss of a tensor map's loads fetches into the L2 cache; 0 for no more than it reads."""
 MAX_DESCRIPTOR_RANK = 5
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -43,7 +45,8 @@ _PLAIN = re.compile(
     r"(?:\s*=(?P<value>[^=:?]+))?"
 )
 _DESCRIPTOR = re.compile(
-    rf"tensordesc<\s*(?P<element>{_NAME})\s*\[(?P<block>[^\]]*)\]\s*(?P<fill>,\s*nan\s*)?>"
+    rf"tensordesc<\s*(?P<element>{_NAME})\s*\[(?P<block>[^\]]*)\]\s*(?P<fill>,\s*nan\s*)?"
+    r"(?:,\s*l2\s*=\s*(?P<l2>\d+)\s*)?>"
 )
 _NONE = "none"
 _COMMA = re.compile(r",(?![^(]*\))")  # outside of parentheses
@@ -93,7 +96,8 @@ class ArgumentType:
     `divisor` is a power of two where divisibility is promised, else 1; `is_optional` asks for
     variants with and without the promise. A scalar is within its `bounds`. `value` is the fixed value of a scalar. `block` is a descriptor's
     block shape, each extent a number or the text of an expression over constants. With `fill_nan`,
-    elements out of bounds are read as NaN, not zero. A pointer with `may_be_none` has variants
+    elements out of bounds are read as NaN, not zero. A miss of its loads fetches `l2_bytes` into the
+    L2 cache; None leaves the choice to the compiler. A pointer with `may_be_none` has variants
     where it is None. With `noalias`, memory accessed through it is not accessed through another
     argument.
     """
@@ -108,6 +112,7 @@ class ArgumentType:
     may_be_none: bool = False
     noalias: bool = False
     bounds: tuple[int, int] | None = None
+    l2_bytes: int | None = None
 
     @property
     def is_passed(self) -> bool:
@@ -139,7 +144,7 @@ class ArgumentType:
             return f"tensordesc<{element}[{extents}]{',nan' if self.fill_nan else ''}>"
         star = "*" if self.kind == "pointer" else ""
         promise = f":{self.divisor}" if self.divisor > 1 else ""
-        fixed = "" if self.value is None else f"={self.value!r}"
+        fixed = "" if self.value is None else f"={self.value + 0!r}"  # of a bool, 0 or 1
         alone = f" {NOALIAS}" if self.noalias else ""
         bounds = "" if self.bounds is None else f" in {self.bounds[0]}..{self.bounds[1]}"
         return f"{star}{element}{promise}{fixed}{alone}{bounds}"
@@ -201,7 +206,13 @@ def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) ->
     if descriptor is not None:
         element = _element(descriptor["element"], variables, loc)
         block, fill_nan = _block(descriptor["block"], loc), descriptor["fill"] is not None
-        return ArgumentType("tensordesc", element, block=block, fill_nan=fill_nan)
+        l2_bytes = None if descriptor["l2"] is None else int(descriptor["l2"])
+        if l2_bytes is not None and l2_bytes not in L2_BYTES:
+            listed = ", ".join(map(str, L2_BYTES))
+            raise ManifestError(f"expected l2 = {listed}, got {text!r}", loc)
+        return ArgumentType(
+            "tensordesc", element, block=block, fill_nan=fill_nan, l2_bytes=l2_bytes
+        )
     if text.endswith(f" {NOALIAS}"):
         argument = parse(text.removesuffix(NOALIAS), variables, loc)
         if argument.kind != "pointer":
@@ -308,11 +319,11 @@ def _value(text: str, element: str, loc: Loc | None) -> int | float:
             raise ManifestError(f"expected a number for {element}, got {text!r}", loc) from None
     words = {"true": 1, "false": 0} if scalar.is_bool else {}
     try:
-        value = words.get(text)
+        value = words.get(text.lower())
         value = int(text, 0) if value is None else value
     except ValueError:
         raise ManifestError(f"expected an integer for {element}, got {text!r}", loc) from None
     low, high = _limits(scalar)
     if not low <= value <= high:
         raise ManifestError(f"expected {low} to {high} for {element}, got {value}", loc)
-    return value
+    return bool(value) if scalar.is_bool else value

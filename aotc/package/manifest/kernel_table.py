@@ -45,7 +45,7 @@ from aotc.tuple_type import TupleType, is_tuple_type, names_function, parse_tupl
 KERNEL_KEYS = (
     *("name", "source", "targets", "grid", "signature", "types", "constants", "choices"),
     *("captures", "configs", "config", "where", "guards", "limits", "verify", "bench"),
-    *("enable_fp_fusion", "enable_reflect_ftz"),
+    *("enable_fp_fusion", "enable_reflect_ftz", "launch_cooperative_grid"),
 )
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -85,6 +85,8 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         fuses = table.boolean("enable_fp_fusion", default=True)
     with mistakes.collected():
         flushes = table.boolean("enable_reflect_ftz", default=True)
+    with mistakes.collected():
+        cooperates = table.boolean("launch_cooperative_grid", default=False)
     tuples: dict[str, TupleType] = {}
     if has_signature:
         with mistakes.collected():
@@ -124,6 +126,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         tuples=tuples,
         enable_fp_fusion=fuses,
         enable_reflect_ftz=flushes,
+        launch_cooperative_grid=cooperates,
         captures=captures,
     )
     if len(mistakes) == before:

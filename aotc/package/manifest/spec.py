@@ -171,6 +171,7 @@ class KernelSpec:
     tuples: dict[str, TupleType] = field(default_factory=dict[str, TupleType])
     enable_fp_fusion: bool = True
     enable_reflect_ftz: bool = True
+    launch_cooperative_grid: bool = False
     captures: dict[str, Constant] = field(default_factory=dict[str, Constant])
 
     def targets_among(self, targets: Sequence[Target]) -> tuple[Target, ...]:

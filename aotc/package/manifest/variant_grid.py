@@ -106,6 +106,7 @@ class VariantSpec:
             limits=self.kernel.limits,
             enable_fp_fusion=self.kernel.enable_fp_fusion,
             enable_reflect_ftz=self.kernel.enable_reflect_ftz,
+            launch_cooperative_grid=self.kernel.launch_cooperative_grid,
             captured=tuple(self.kernel.captures.items()),
         )
 

@@ -218,17 +218,20 @@ def table_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
     tunes = tuned.get(_key(launch["kernel"]), set())
     constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
     unbuilt = launch.get("unbuilt", {})
-    key = [launch["kernel"], launch["signature"], constants, *_switched_off(launch)]
+    key = [launch["kernel"], launch["signature"], constants, *_switches(launch).items()]
     key += [unbuilt] if unbuilt else []
     return json.dumps(key, sort_keys=True)
 
 
-_SWITCHES = ("enable_fp_fusion", "enable_reflect_ftz")
+_SWITCHES = {
+    "enable_fp_fusion": True, "enable_reflect_ftz": True, "launch_cooperative_grid": False,
+}  # fmt: skip
 
 
-def _switched_off(launch: Mapping[str, Any]) -> list[str]:
-    """Return a launch's disabled kernel options (enabled by default)."""
-    return [name for name in _SWITCHES if launch["options"].get(name) is False]
+def _switches(launch: Mapping[str, Any]) -> dict[str, bool]:
+    """Return a launch's kernel options that differ from the defaults."""
+    options = {name: launch["options"].get(name) for name in _SWITCHES}
+    return {name: on for name, on in options.items() if on not in (None, _SWITCHES[name])}
 
 
 # ---- one table --------------------------------------------------------------------------------
@@ -298,7 +301,7 @@ class _Table:
             lines.append(f"# grid: callers give it{note}")
         if any("?" in value for value in signature.values()):
             lines.append('guards = "together"')
-        lines += [f"{name} = false" for name in _switched_off(self.first)]
+        lines += [f"{name} = {toml(is_on)}" for name, is_on in _switches(self.first).items()]
         # The program asks for this config and no other: a slow one is better than none.
         lines.append(f"limits = {{ {SPILL_BYTES} = {_SPILL_BYTES} }}")
         sections = {"signature": signature, "constants": self.constants()}
@@ -358,17 +361,25 @@ class _Table:
             return f"({', '.join(items)}{',' * (len(items) == 1)})"
         if kind == "constexpr":
             constant = self.first["constants"][name]
+            if "function" in constant:
+                return self._function_text(constant["function"])
             value = constant.get("value")
             if not isinstance(value, int | float | None):
                 return "none"  # of a table with a problem
             kinds = {bool: "i1", int: "i32", float: "fp32"}
-            return "none" if value is None else f"{kinds[type(value)]}={value}"
+            return "none" if value is None else f"{kinds[type(value)]}={str(value).lower()}"
         is_divisible = [name in launch["divisible"] for launch in self.group.launches]
         promise = ":16" * any(is_divisible) + "?" * (any(is_divisible) and not all(is_divisible))
         element = str(kind).replace("*k", "*", 1)
         if element.lstrip("*") == "u1":  # Triton's name of a bool
             element = element.replace("u1", "i1")
         return element + promise
+
+    def _function_text(self, function: Mapping[str, Any]) -> str:
+        """Return the name of a function relative to the kernel's folder."""
+        folder = Path(self.first["kernel"]["file"]).parent
+        file = Path(os.path.relpath(function["file"], folder)).as_posix()
+        return f"{file}:{function['function']}"
 
     def constants(self) -> dict[str, Any]:
         """Return the constants, except those set by autotuners."""
@@ -378,10 +389,7 @@ class _Table:
             if constant is None or name in self.tunes or name in CONFIG_KEYS:
                 continue  # a parameter named num_warps gets the config's value
             if "function" in constant:
-                other = constant["function"]
-                folder = Path(self.first["kernel"]["file"]).parent
-                file = Path(os.path.relpath(other["file"], folder)).as_posix()
-                constants[name] = f"{file}:{other['function']}"
+                constants[name] = self._function_text(constant["function"])
             elif "value" in constant:
                 constants[name] = "None" if constant["value"] is None else constant["value"]
         return constants

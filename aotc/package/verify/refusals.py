@@ -108,12 +108,8 @@ def check_refusals(
 
 def check_plan(needs: Needs, plan: Plan) -> None:
     """Check the parts of a plan besides parameters. Raises: ExecutionFault."""
-    if plan.is_cooperative != needs.meets_grid:
-        verb = "is" if plan.is_cooperative else "is not"
-        waits = "wait" if needs.meets_grid else "do not wait"
-        raise ExecutionFault(
-            f"the launch {verb} cooperative, and its programs {waits} for each other"
-        )
+    if needs.meets_grid and not plan.is_cooperative:
+        raise ExecutionFault("the launch is not cooperative, and its programs wait for each other")
     for extent, most in zip(plan.grid, _LARGEST_GRID, strict=True):
         if not 1 <= extent <= most:
             raise ExecutionFault(f"the launcher takes a grid of {plan.grid}, which no GPU does")

@@ -23,6 +23,7 @@ from aotc.ir.expression import (
     to_text,
     walk,
 )
+from aotc.ir.params import ParamInfo
 from aotc.ir.types import ScalarType, element_of
 from aotc.ir.walks import Steps, run
 from aotc.schedule.context import Schedule
@@ -52,7 +53,7 @@ def index_limits(kernel: Kernel) -> list[tuple[Loc, str]]:
     Of products with one condition the first is returned.
     """
     params = zip(kernel.params, kernel.body.args, strict=True)
-    bounds = _Bounds({arg: Name(info.name) for info, arg in params})
+    bounds = _Bounds({arg: _largest(info) for info, arg in params})
     limits: dict[str, Loc] = {}
     for op in _address_ops(kernel):
         if not isinstance(op, arith.Mul | arith.Shl) or not _is_narrow(op.out):
@@ -62,6 +63,11 @@ def index_limits(kernel: Kernel) -> list[tuple[Loc, str]]:
             continue
         limits.setdefault(f"{to_text(bound)} > {LARGEST}", op.loc)
     return [(loc, text) for text, loc in limits.items()]
+
+
+def _largest(info: ParamInfo) -> Expression:
+    """Return the promised bound of an argument, else the argument itself."""
+    return Name(info.name) if info.bounds is None else Integer(max(0, info.bounds[1]))
 
 
 def _is_far_off(bound: Expression) -> bool:

@@ -117,7 +117,7 @@ def test_settings_replace_what_no_variant_has() -> None:
         ("k.py:kernel", {"n": "i32"}, "expected a type for argument 'x_ptr'"),
         ("k.py:kernel", {"x_ptr": "*f32"}, "expected a dtype, got 'f32'"),
         ("k.py:kernel", {"BLOKC": "1"}, "did you mean 'BLOCK'?"),
-        ("k.py:kernel", {"num_warps": "3"}, "a power of two from 1 to 64 for num_warps, got 3"),
+        ("k.py:kernel", {"num_warps": "3"}, "a power of two from 1 to 32 for num_warps, got 3"),
         ("k.py:kernel", {"warp_specialize": "1"}, "a boolean for warp_specialize, got 1"),
         ("kernels.toml:kernel", {"T": "fp64"}, "expected T to be one of fp16, bf16, got 'fp64'"),
     ],

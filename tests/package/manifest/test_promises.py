@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from aotc import cli
-from aotc.compiler import compile_variant
+from aotc.compiler import compile_variant, translate_request
 from aotc.ir.diagnostics import ManifestError
 from aotc.package.archive import file as archives
 from aotc.package.manifest.argument_type import parse
+from aotc.schedule.analysis.index_limits import index_limits
 from aotc.stages import stage_text
 from tests.support.requests import request_of
 
@@ -114,6 +115,18 @@ def test_the_compiler_builds_on_them(folder: Path) -> None:
     types["rows"] = "i32"
     unbounded = request_of("k.py", "scale", tuple(types.items()), (("BLOCK", 128),), "sm_90a")
     assert "shr.s32" in stage_text(unbounded, "ptx")
+
+
+def test_a_product_within_the_range_overflows_nowhere(folder: Path) -> None:
+    source = SOURCE.replace("* (rows // 4)", "").replace(
+        "tl.load(x_ptr + at", "tl.load(x_ptr + rows * n + at"
+    )
+    (folder / "k.py").write_text(source)
+    for n, is_limited in (("i32", True), ("i32 in 1..4096", False), ("i32 in 1..2147483647", True)):
+        types = {"x_ptr": "*fp32", "y_ptr": "*fp32", "n": n, "rows": "i32 in 8..4096"}
+        request = request_of("k.py", "scale", tuple(types.items()), (("BLOCK", 128),), "sm_90a")
+        limits = index_limits(translate_request(request).kernel)
+        assert bool(limits) is is_limited, n
 
 
 def test_a_launch_outside_is_refused(folder: Path, capsys: Any) -> None:

@@ -264,7 +264,7 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ("CAUSAL = [true, false]", "CAUSAL = [1, 1]", "22:14", "each value once, got 1 again"),
     # Configs.
     ("num_warps = [4, 8]", "num_wraps = [4]", "24:1", "'num_wraps' | did you mean 'num_warps'?"),
-    ("num_warps = [4, 8]", "num_warps = [4, 3]", "24:17", "a power of two from 1 to 64"),
+    ("num_warps = [4, 8]", "num_warps = [4, 3]", "24:17", "a power of two from 1 to 32"),
     ("num_warps = [4, 8]", "num_warps = [true]", "24:14", "got True"),
     ("num_warps = [4, 8]", "num_warps = 4", "24:13", "write num_warps = [...]"),
     ("num_warps = [4, 8]", "num_warps = [4]\nBLOCK = [1]", "20:1", "in constants and configs"),

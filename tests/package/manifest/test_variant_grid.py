@@ -271,7 +271,7 @@ def test_autotune_configs_come_from_the_source(tmp_path: Path) -> None:
     ("config", "message"),
     [
         ({"BLOCK": 64, "BLOKC": 1}, "got 'BLOKC'"),
-        ({"BLOCK": 64, "num_warps": 5}, "a power of two from 1 to 64 for num_warps, got 5"),
+        ({"BLOCK": 64, "num_warps": 5}, "a power of two from 1 to 32 for num_warps, got 5"),
         ({"num_warps": 4}, "expected a value for the tl.constexpr parameter 'BLOCK'"),
         ({"BLOCK": 64, "CAUSAL": True}, "'CAUSAL' is in the manifest and in the source's"),
     ],
@@ -292,11 +292,16 @@ def test_source_without_autotune(tmp_path: Path) -> None:
 
 
 def test_config_beyond_the_threads_is_dropped(tmp_path: Path) -> None:
-    body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [32, 64]\n"
+    body = (
+        _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [16, 32]\nnum_consumer_groups = [2]\n"
+    )
     expansion = _expand(tmp_path, body)
-    assert {variant.request.config.num_warps for variant in expansion.variants} == {32}
+    assert {variant.request.config.num_warps for variant in expansion.variants} == {16}
     assert expansion.dropped == (
-        "kernel sm_90a: num_warps = 64: num_warps = 64 takes 2048 threads, the limit is 1024",
+        (
+            "kernel sm_90a: num_warps = 32, num_consumer_groups = 2: num_warps = 32 in 2 groups takes "
+            "2048 threads, the limit is 1024"
+        ),
     )
 
 
@@ -320,7 +325,7 @@ def test_clusters_are_dropped_where_there_are_none(tmp_path: Path) -> None:
 
 
 def test_no_config_left_is_an_error(tmp_path: Path) -> None:
-    body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [64]\n"
+    body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_warps = [32]\nnum_consumer_groups = [2]\n"
     with pytest.raises(ManifestError, match="that sm_90a can hold, got none") as caught:
         _expand(tmp_path, body)
     assert any("2048 threads" in line for line in caught.value.context)

@@ -135,14 +135,14 @@ def test_a_grid_that_the_source_does_not_say_is_a_comment(record: Any, tmp_path:
 
 def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> None:
     program = (
-        "import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=('a', 'b'))\nops.run(64)"
+        "import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=('a', [1]))\nops.run(64)"
     )
     assert record(program, "--strict", "-o", "strict")[0] == 1
     code, _, err = record(program)
     assert code == 0
     assert "note: as a comment: add (" in err
     assert err.splitlines()[-1] == "1 kernel, 1 left out"
-    assert "ACT is ('a', 'b')" in err
+    assert "ACT is ('a', [1])" in err
     assert len(kernels(tmp_path / "record")) == 1
 
 
@@ -266,19 +266,80 @@ def test_all_configs_of_an_autotuner(record: Any, tmp_path: Path) -> None:
     assert cli.run(["build", "grid/kernels.toml", "--no-cache", "-j", "1"]) == 0
 
 
-@pytest.mark.parametrize(
-    "option", ["launch_cooperative_grid=True", "default_dot_input_precision='ieee'"]
-)
-def test_options_that_no_archive_is_built_with_are_losses(
-    record: Any, tmp_path: Path, option: str
-) -> None:
+def test_options_that_no_archive_is_built_with_are_losses(record: Any, tmp_path: Path) -> None:
     """A table without them would describe another kernel, or match no launch."""
+    option = "default_dot_input_precision='ieee'"
     launch = "ops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT=''"
     code, _, err = record(f"import ops\n{launch})\n{launch}, {option})\n", "--strict")
     assert code == 1
     assert err.splitlines()[-1] == "1 kernel, 1 left out"
     assert f"it is launched with {option.replace(chr(39), '')}, which no manifest can say" in err
     assert len(kernels(tmp_path / "record")) == 1
+
+
+def test_a_cooperative_launch_has_a_table_of_its_own(record: Any, tmp_path: Path) -> None:
+    launch = "ops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT=''"
+    program = f"import ops\n{launch})\n{launch}, launch_cooperative_grid=True)\n"
+    assert record(program, "--strict")[0] == 0
+    plain, cooperative = kernels(tmp_path / "record")
+    assert "launch_cooperative_grid" not in plain
+    assert cooperative["launch_cooperative_grid"] is True
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("(1, -2, 3)", "(1, -2, 3)"),
+        ("(4,)", "(4,)"),
+        ("()", "()"),
+        ("((1, 2), (3, 'x'))", "((1, 2), (3, 'x'))"),
+        ("(None, True, 0.5)", "(None, True, 0.5)"),
+        ("type('Size', (tuple,), {})((2, 3))", "(2, 3)"),
+    ],
+)
+def test_a_tuple_among_constants_is_a_text(
+    record: Any, tmp_path: Path, value: str, text: str
+) -> None:
+    program = (
+        f"import ops\nops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT={value})\n"
+    )
+    assert record(program, "--strict")[0] == 0
+    assert kernels(tmp_path / "record")[0]["constants"]["ACT"] == text
+
+
+@pytest.mark.parametrize(
+    "value", ["(float('inf'),)", "(object(),)", "__import__('collections').namedtuple('P', 'x')(1)"]
+)
+def test_a_tuple_that_no_text_says_is_a_loss(record: Any, value: str) -> None:
+    program = (
+        f"import ops\nops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT={value})\n"
+    )
+    code, _, err = record(program)
+    assert code == 1, "nothing is left to build"
+    assert "which a manifest cannot say" in err
+    assert err.splitlines()[-1] == "0 kernels, 1 left out"
+
+
+def test_numbers_of_numpy_are_numbers(record: Any, tmp_path: Path) -> None:
+    launch = "ops.add.fn[(1,)]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT="
+    values = ("np.int64(5)", "np.float32(0.5)", "np.bool_(True)")
+    calls = "".join(f"{launch}{value})\n" for value in values)
+    assert record(f"import numpy as np, ops\n{calls}", "--strict")[0] == 0
+    recorded = [kernel["constants"]["ACT"] for kernel in kernels(tmp_path / "record")]
+    assert [(type(value), value) for value in recorded] == [(int, 5), (float, 0.5), (bool, True)]
+
+
+def test_an_empty_grid_is_not_the_manifests(record: Any, tmp_path: Path) -> None:
+    """Triton launches nothing then; a manifest's grid has a program at least."""
+    program = "import ops\nops.launch_rows('*fp16', 0)\n"
+    path = tmp_path / "ops.py"
+    path.write_text(
+        path.read_text()
+        + "\ndef launch_rows(x, n):\n"
+        + "    add.fn[(n // 64,)](x, x, None, n, 1, BLOCK=64, ACT='')\n"
+    )
+    assert record(program, "--strict")[0] == 0
+    assert "grid" not in kernels(tmp_path / "record")[0]
 
 
 def test_a_member_of_an_enumeration_is_its_value(record: Any, tmp_path: Path) -> None:

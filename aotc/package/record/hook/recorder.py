@@ -37,12 +37,11 @@ _NUM_SAMPLES = 8  # launches to record per compiled kernel and call site, for th
 _MAX_COUNTS = 4096  # limit of distinct launches to count per process
 _OPTIONS = (
     *("num_warps", "num_stages", "num_ctas", "maxnreg"),
-    *("enable_fp_fusion", "enable_reflect_ftz"),
+    *("enable_fp_fusion", "enable_reflect_ftz", "launch_cooperative_grid"),
 )
 
 
 _OPTION_DEFAULTS = {
-    "launch_cooperative_grid": False,
     "default_dot_input_precision": "tf32",
     "ptx_options": None,
 }
@@ -406,11 +405,13 @@ _TORCH_DTYPES = {
 
 
 def _constant(value: Any) -> dict[str, Any]:
-    """Return a constant as JSON: a value, a dtype, a function, or its repr."""
+    """Return a constant as JSON: a value, a dtype, a tuple's text, a function, or its repr."""
     if type(value).__name__ == "constexpr":
         value = value.value
     if isinstance(value, Enum):
         value = value.value
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
     if type(value).__name__ == "dtype" and hasattr(value, "name"):
@@ -420,7 +421,21 @@ def _constant(value: Any) -> dict[str, Any]:
         return {"value": _TORCH_DTYPES.get(word, word)}
     if hasattr(value, "fn") and hasattr(value.fn, "__code__"):
         return {"function": _kernel(value)}
-    return {"other": repr(value)[:200]}
+    text = _tuple_text(value)
+    return {"value": text} if text else {"other": repr(value)[:200]}
+
+
+def _tuple_text(value: Any) -> str:
+    """Return a tuple of constants as a Python literal, "" for other values."""
+    if not isinstance(value, tuple) or hasattr(value, "_fields"):  # pyright: ignore[reportUnknownArgumentType]
+        return ""
+    texts: list[str] = []
+    for item in _items(value):
+        constant = _constant(item)
+        if "value" not in constant or constant["value"] in (float("inf"), -float("inf")):
+            return ""
+        texts.append(constant["value"] if isinstance(item, tuple) else repr(constant["value"]))
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
 
 
 def _look_at(frame: FrameType) -> tuple[bool, Any]:

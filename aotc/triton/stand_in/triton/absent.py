@@ -13,10 +13,10 @@ from .modules import provide
 
 # Triton's modules without a file in the stand-in, and packages (ending with a dot) of such modules.
 _MODULES = (
-    "compiler.code_generator", "experimental", "runtime.build", "runtime.interpreter",
+    "_C", "_C.libtriton", "compiler.code_generator", "experimental", "profiler", "runtime.build", "runtime.interpreter",
     "tools.build_extern", "tools.compile", "tools.disasm", "tools.link", "tools.mxfp", "tools.ragged_tma",
 )  # fmt: skip
-_PACKAGES = ("experimental.",)
+_PACKAGES = ("experimental.", "profiler.")
 _DECORATORS = ("jit", "constexpr_function", "aggregate", "must_use_result")
 
 

@@ -92,8 +92,9 @@ class JITFunction(Jitted, KernelInterface):
         self.signature = inspect.signature(fn)
         self.version, self.debug, self.noinline = version, debug, noinline
         self.launch_metadata, self._repr = launch_metadata, repr
-        self.do_not_specialize = do_not_specialize or []
-        unaligned = self.do_not_specialize_on_alignment = do_not_specialize_on_alignment or []
+        self.do_not_specialize: Any = do_not_specialize or []
+        unaligned: Any = do_not_specialize_on_alignment or []
+        self.do_not_specialize_on_alignment = unaligned
         self.params = [
             KernelParam(
                 i,
