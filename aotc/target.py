@@ -70,6 +70,8 @@ OPTIONAL_FEATURES: dict[str, Feature] = {
 CUDA_12_TOOLCHAIN, DEFAULT_TOOLCHAIN = "12.9", "13.5"
 TOOLCHAINS: dict[str, tuple[int, int]] = {CUDA_12_TOOLCHAIN: (8, 8), DEFAULT_TOOLCHAIN: (9, 5)}
 """CUDA releases of ptxas, with the newest version of PTX each reads."""
+PTXAS_VERSIONS = {CUDA_12_TOOLCHAIN: "12.9.86"}
+"""The ptxas of releases before the default: one version each, which the release identifies."""
 
 
 FACTS: dict[str, type] = {

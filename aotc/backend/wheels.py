@@ -12,13 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from aotc.ir.diagnostics import HostError
-from aotc.target import CUDA_12_TOOLCHAIN
+from aotc.target import PTXAS_VERSIONS
 
 _TOOLKIT_FOLDER = "cu13"
 _CUDA_12_FOLDER = "cuda_nvcc"
-
-PTXAS_VERSIONS = {CUDA_12_TOOLCHAIN: "12.9.86"}
-"""The ptxas of other CUDA releases: one version each, which the release alone identifies."""
 
 
 @lru_cache(maxsize=16)

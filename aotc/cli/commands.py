@@ -67,7 +67,9 @@ without = click.option(
     help="Do not use this feature; repeatable.",
 )
 _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
-_sarif = click.option("--sarif", metavar="FILE", help="Write the findings there, as SARIF.")
+_sarif = click.option(
+    "--sarif", metavar="FILE", type=FILE, help="Write the findings there, as SARIF."
+)
 
 
 @click.group(cls=Workflow, context_settings={"help_option_names": ["-h", "--help"]})

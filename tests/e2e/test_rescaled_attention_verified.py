@@ -89,7 +89,7 @@ targets = ["sm_90a"]
 [[kernel]]
 source = "kernels.py:attend_in_{base}"
 grid = ["cdiv(n, BLOCK_M)"]
-configs = {{ num_warps = [4], num_stages = [2], conditional_rescaling = [{asked}] }}
+configs = {{ num_warps = [4], num_stages = [2], conditional_rescaling = [{is_rescaled}] }}
 [kernel.signature]
 q_ptr = "*{element}:16"
 k_ptr = "*{element}:16"
@@ -108,14 +108,16 @@ scale = [0.25, 4.0]
 """
 
 
-@pytest.mark.parametrize("asked", ["true", "false"])
+@pytest.mark.parametrize("is_rescaled", ["true", "false"])
 @pytest.mark.parametrize(("base", "element"), [("twos", "bf16"), ("twos", "fp16"), ("e", "bf16")])
-def test_attention_is_verified(base: str, element: str, asked: str, tmp_path: Path) -> None:
-    check_verified(tmp_path, SOURCE, MANIFEST.format(base=base, element=element, asked=asked))
+def test_attention_is_verified(base: str, element: str, is_rescaled: str, tmp_path: Path) -> None:
+    check_verified(
+        tmp_path, SOURCE, MANIFEST.format(base=base, element=element, is_rescaled=is_rescaled)
+    )
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_each_of_two_loops_keeps_its_shift(tmp_path: Path, *, asked: bool) -> None:
+@pytest.mark.parametrize("is_rescaled", [True, False])
+def test_each_of_two_loops_keeps_its_shift(tmp_path: Path, *, is_rescaled: bool) -> None:
     (tmp_path / "kernels.py").write_text(SOURCE)
     kernel = aotc.compile(
         f"{tmp_path}/kernels.py:attend_in_twos",
@@ -126,15 +128,15 @@ def test_each_of_two_loops_keeps_its_shift(tmp_path: Path, *, asked: bool) -> No
             "n": "i32",
         },
         constants={"HEAD_DIM": 32, "BLOCK_M": 64, "BLOCK_N": 64},
-        conditional_rescaling=asked,
+        conditional_rescaling=is_rescaled,
     )
-    assert kernel.asm["gpu"].count("gpu.warp_all") == 2 * asked
+    assert kernel.asm["gpu"].count("gpu.warp_all") == 2 * is_rescaled
 
 
 def status_of_rescaled(folder: Path) -> str:
     """Verify attention in fp16 that keeps its shifts."""
     (folder / "kernels.py").write_text(SOURCE)
-    manifest = MANIFEST.format(base="twos", element="fp16", asked="true")
+    manifest = MANIFEST.format(base="twos", element="fp16", is_rescaled="true")
     (folder / "kernels.toml").write_text(manifest)
     (subject,) = subjects_of_manifest(load(str(folder / "kernels.toml")))
     return verify_next(subject, VerifyOptions(seed=1)).status

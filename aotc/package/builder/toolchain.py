@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aotc import __version__
-from aotc.backend.wheels import PTXAS_VERSIONS
-from aotc.target import DEFAULT_TOOLCHAIN
+from aotc.target import DEFAULT_TOOLCHAIN, PTXAS_VERSIONS
 
 UNKNOWN = "unknown"
 
