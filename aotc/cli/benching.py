@@ -160,6 +160,9 @@ def bench(
 @click.option("--target", type=TARGET, default="", help="The target, if the manifest has several.")
 @click.option("--gpu", default="", help="The driver's name of the GPU, where files do not say it.")
 @click.option(
+    "--dtype", "form", default="", help="Of vLLM's files, the weights; default: none are named."
+)
+@click.option(
     "--set", "settings", multiple=True, metavar="NAME=EXPR", help="An argument; repeatable."
 )
 @click.option(
@@ -175,6 +178,7 @@ def import_(
     kernel: str,
     target: str,
     gpu: str,
+    form: str,
     settings: tuple[str, ...],
     output: str | None,
     is_json: bool,
@@ -182,7 +186,7 @@ def import_(
 ) -> int:
     """Add what Triton's, Helion's or vLLM's autotuners say to a tuning table.
 
-    PATHs are files NAME.autotune.json, HASH.best_config and E=…,N=…,device_name=….json, or folders.
+    PATHs are files NAME.autotune.json, HASH.best_config and …,device_name=….json, or folders.
     """
     from aotc.package.imports import table as imports  # noqa: PLC0415
     from aotc.package.imports.read import find_files, read_file  # noqa: PLC0415
@@ -190,7 +194,7 @@ def import_(
     from aotc.package.tuning.table import TuningTable  # noqa: PLC0415
     from aotc.package.tuning.text import read_tuning, tuning_path, write_tuning  # noqa: PLC0415
 
-    options = imports.Options(kernel, target, gpu, _expressions(settings))
+    options = imports.Options(kernel, target, gpu, form, _expressions(settings))
     files = find_files([Path(path) for path in paths])
     imported = [config for path in files for config in read_file(path)]
     result = imports.import_table(manifests.load(manifest), imported, options)

@@ -1,8 +1,9 @@
-"""Read files of other autotuners: Triton's and Helion's caches, vLLM's mixture-of-experts configs.
+"""Read files of other autotuners: Triton's and Helion's caches, vLLM's configs.
 
     NAME.autotune.json              Triton (`cache_results=True`): times of all configs for one key
     HASH.best_config                Helion: the config chosen for some shapes
-    E=…,N=…,device_name=….json      vLLM: the config chosen for each number of tokens
+    E=…,N=…,device_name=….json      vLLM, mixture of experts: the config for each number of tokens
+    N=…,K=…,device_name=….json      vLLM, fp8 by blocks: the same
 
 Invariant: only the content of a file is used; the caller gives the rest.
 """
@@ -22,10 +23,13 @@ from aotc.package.record.timings import seconds_of
 from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 
 _TRITON, _HELION = ".autotune.json", ".best_config"
-_VLLM = re.compile(r"E=(?P<E>\d+),N=(?P<N>\d+),device_name=(?P<device>[^,]+?)(?:,.*)?\.json")
+_VLLM = re.compile(
+    r"(?:E=(?P<E>\d+),N=(?P<N>\d+)|N=(?P<columns>\d+),K=(?P<K>\d+)),"
+    r"device_name=(?P<device>[^,]+?)(?:,(?:dtype=)?(?P<dtype>.*))?\.json"
+)
 _EXTENTS = re.compile(r"\((\d+(?:, \d+)*),?\)")
 _CONFIG_FIELDS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-_REMEDY = "files are NAME.autotune.json, HASH.best_config and E=…,N=…,device_name=….json"
+_REMEDY = "files are NAME.autotune.json, HASH.best_config and vLLM's …,device_name=….json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ class Imported:
     """Configs for one launch, with their seconds, or None for a config chosen without a time.
 
     `function` is the kernel's, empty if not in the file. `key` has an autotuner's values by
-    position, then `dtypes` of its tensors; `numbers` are named values of the file.
+    position, then `dtypes` of its tensors; `numbers` are named values of the file. `form` is vLLM's
+    name of the weights, such as "fp8_w8a8,block_shape=[128,128]".
     """
 
     path: Path
@@ -43,6 +48,7 @@ class Imported:
     dtypes: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict[str, int])
     gpu: str = ""
+    form: str = ""
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
@@ -130,11 +136,14 @@ def _helion(path: Path, document: dict[str, Any]) -> Iterator[Imported]:
 
 
 def _vllm(path: Path, document: dict[str, Any]) -> Iterator[Imported]:
-    """Yield the config chosen for each number of tokens, `M`; the name has `E` and `N`."""
+    """Yield the config chosen for each number of tokens, `M`; the name has `E`, `N` or `K`."""
     name = _VLLM.fullmatch(path.name)
     assert name is not None
     gpu = name["device"].replace("_", " ")
     for tokens, config in document.items():
         if tokens.isdecimal():  # "triton_version" is another key
-            numbers = {"M": int(tokens), "E": int(name["E"]), "N": int(name["N"])}
-            yield Imported(path, ((dict(config), None),), numbers=numbers, gpu=gpu)
+            texts = {"E": name["E"], "N": name["N"] or name["columns"], "K": name["K"]}
+            sizes = {key: int(text) for key, text in texts.items() if text}
+            chosen = ((dict(config), None),)
+            numbers = {"M": int(tokens), **sizes}
+            yield Imported(path, chosen, numbers=numbers, gpu=gpu, form=name["dtype"] or "")

@@ -22,6 +22,7 @@ from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.package.archive.index import value_key
+from aotc.package.imports.gpus import capability_of
 from aotc.package.imports.read import Imported
 from aotc.package.init.dtypes import dtype_word
 from aotc.package.manifest.configs import (
@@ -42,11 +43,15 @@ UNTIMED_SECONDS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options missing from files: the kernel, the target, the GPU, and arguments as expressions."""
+    """Options missing from files: the kernel, the target, the GPU, and arguments as expressions.
+
+    Of files that name the form of the weights, those of `form` are taken.
+    """
 
     kernel: str = ""
     target: str = ""
     gpu: str = ""
+    form: str = ""
     arguments: Mapping[str, Expression] = field(default_factory=dict[str, Expression])
 
 
@@ -63,7 +68,11 @@ def import_table(manifest: Manifest, imported: Sequence[Imported], options: Opti
     target = _target(manifest, options)
     notes: dict[str, None] = {}
     tables: list[TuningTable] = []
-    for file in imported:
+    unbuilt: dict[str, dict[str, None]] = {}
+    configs = _Configs(target)
+    taken, left_out = _selected(imported, target, options)
+    notes.update(dict.fromkeys(left_out))
+    for file in taken:
         kernels = _kernels(manifest, file, options)
         if not kernels:
             notes[f"{file.path}: no kernel of the manifest is {file.function}"] = None
@@ -72,14 +81,59 @@ def import_table(manifest: Manifest, imported: Sequence[Imported], options: Opti
             if isinstance(launches, str):
                 notes[f"{file.path}: {kernel.name}: {launches}"] = None
                 continue
-            tuning, unknown = _tuning(kernel, file, target, options.gpu or file.gpu)
-            for config in unknown:
-                notes[f"{kernel.name}: no config of the manifest is {config}"] = None
+            tuning, unknown = _tuning(kernel, file, configs, options.gpu or file.gpu)
+            unbuilt.setdefault(kernel.name, {}).update(dict.fromkeys(unknown))
             tables += (
                 TuningTable((replace(tuning, measurements=(measurement,)),))
                 for measurement in _measurements(file, launches)
             )
+    for name, texts in unbuilt.items():
+        if texts:
+            first, *more = texts
+            tail = f", and {len(more)} more" if more else ""
+            notes[f"{name}: no config of the manifest is {first}{tail}"] = None
     return Result(merge_tunings(tables), tuple(notes))
+
+
+def _selected(
+    imported: Sequence[Imported], target: Target, options: Options
+) -> tuple[list[Imported], list[str]]:
+    """Return the files for the target's GPUs and the wanted form, and notes on the others."""
+    taken: list[Imported] = []
+    other_gpus: dict[str, None] = {}
+    other_forms: dict[str, None] = {}
+    for file in imported:
+        capability = capability_of(file.gpu)
+        if file.gpu and not options.gpu and not (capability and target.runs_on(*capability)):
+            other_gpus[file.gpu] = None
+        elif file.form != options.form:
+            other_forms[file.form or "no dtype"] = None
+        else:
+            taken.append(file)
+    notes = [
+        f"left out: {kind}: {', '.join(sorted(names))}"
+        for kind, names in (
+            (f"configs of other GPUs than {target.name}'s", other_gpus),
+            ("configs of other weights; --dtype takes one of these", other_forms),
+        )
+        if names
+    ]
+    return taken, notes
+
+
+class _Configs:
+    """The configs that a manifest builds for a target, by kernel."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._known: dict[str, dict[tuple[object, ...], Mapping[str, Constant]]] = {}
+
+    def of(self, kernel: KernelSpec) -> Mapping[tuple[object, ...], Mapping[str, Constant]]:
+        """Return a kernel's configs by their completed form."""
+        if kernel.name not in self._known:
+            configs = configs_of_targets(kernel, [self.target], autotune_configs)[self.target]
+            self._known[kernel.name] = {completed(dict(c)): dict(c) for c, _ in configs}
+        return self._known[kernel.name]
 
 
 def add_to(table: TuningTable, imported: TuningTable) -> TuningTable:
@@ -217,13 +271,12 @@ def _choices(kernel: KernelSpec, arguments: Mapping[str, object]) -> Iterator[di
 
 
 def _tuning(
-    kernel: KernelSpec, file: Imported, target: Target, gpu: str
+    kernel: KernelSpec, file: Imported, built: _Configs, gpu: str
 ) -> tuple[KernelTuning, list[str]]:
     """Return the tuning with the manifest's configs, and the configs not in the manifest."""
     names = {*CONFIG_KEYS, *(parameter.name for parameter in kernel.function.constexprs)}
     names -= {*kernel.constants, *kernel.choices}
-    target_configs = configs_of_targets(kernel, [target], autotune_configs)[target]
-    manifest_configs = {completed(dict(config)): dict(config) for config, _ in target_configs}
+    manifest_configs = built.of(kernel)
     configs: list[Mapping[str, Constant]] = []
     unknown: list[str] = []
     for config, _ in file.configs:
@@ -231,7 +284,7 @@ def _tuning(
         if completed(entries) not in manifest_configs:
             unknown.append(config_text(entries.items()))
         configs.append(manifest_configs.get(completed(entries), entries))
-    return KernelTuning(kernel.name, target.name, gpu, tuple(configs), ()), unknown
+    return KernelTuning(kernel.name, built.target.name, gpu, tuple(configs), ()), unknown
 
 
 def _measurements(file: Imported, launches: Sequence[_Launch]) -> Iterator[Measurement]:

@@ -15,6 +15,7 @@ from aotc import cli
 from aotc.compiler import autotune_configs
 from aotc.ir.expression import parse
 from aotc.package.cover.choose import Refusal, choose, kernel_of
+from aotc.package.imports.gpus import capability_of
 from aotc.package.imports.read import read_file
 from aotc.package.imports.table import Options, add_to, autotune_key, import_table
 from aotc.package.manifest.read import load
@@ -23,6 +24,7 @@ from aotc.package.tuning.packing import fitted
 from aotc.package.tuning.shapes import Launch
 from aotc.package.tuning.table import Measurement, TuningTable
 from aotc.package.tuning.text import read_tuning
+from aotc.target import TARGETS
 
 SOURCE = """
 import triton
@@ -152,6 +154,9 @@ def test_vllms_choices_are_untimed(manifest: Path, tmp_path: Path, capsys: Any) 
     (tmp_path / name).write_text(json.dumps(document))
     arguments = ["--set", "num_valid_tokens=M * 2", "--set", "N=2 * N"]
     command = ["tune", "import", str(tmp_path), "--kernel", "fused_moe_kernel", *arguments]
+    assert cli.run(command) == 1  # for other weights
+    assert "--dtype takes one of these: fp8_w8a8,block_shape=[128,128]" in capsys.readouterr().err
+    command += ["--dtype", "fp8_w8a8,block_shape=[128,128]"]
     assert cli.run(command) == 0
     assert "kernels.tuning.toml: 2 launches imported" in capsys.readouterr().out
     (tuning,) = read_tuning(tmp_path / "kernels.tuning.toml").kernels
@@ -188,10 +193,53 @@ def test_a_build_selects_what_was_chosen(manifest: Path, tmp_path: Path, explici
         assert dict(kernel.configs[chosen[0].config])["BLOCK_SIZE_M"] == size, tokens
 
 
+def test_configs_of_other_gpus_are_left_out(manifest: Path, tmp_path: Path) -> None:
+    document = json.dumps({"1": {"BLOCK_SIZE_M": 16, "GROUP_SIZE_M": 1}})
+    gpus = ["AMD_Instinct_MI300X", "NVIDIA_A100-SXM4-80GB", "NVIDIA_H20"]
+    paths = [tmp_path / f"N=512,K=7168,device_name={gpu}.json" for gpu in gpus]
+    for path in paths:
+        path.write_text(document)
+    imported = [config for path in paths for config in read_file(path)]
+    arguments = {"num_valid_tokens": parse("M * K"), "N": parse("N")}
+    options = Options(kernel="fused_moe_kernel", arguments=arguments)
+    result = import_table(load(str(manifest)), imported, options)
+    others = "AMD Instinct MI300X, NVIDIA A100-SXM4-80GB"
+    assert result.notes == (f"left out: configs of other GPUs than sm_90a's: {others}",)
+    (tuning,) = result.table.kernels
+    assert tuning.gpu == "NVIDIA H20"
+    assert [launch.key for launch in tuning.measurements] == [{"num_valid_tokens": 7168, "N": 512}]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability"),
+    [
+        ("NVIDIA H100 80GB HBM3", (9, 0)),
+        ("NVIDIA GH200 480GB", (9, 0)),
+        ("NVIDIA GB200", (10, 0)),
+        ("NVIDIA B300 SXM6 AC", (10, 3)),
+        ("NVIDIA GeForce RTX 5090", (12, 0)),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0)),
+        ("NVIDIA GB10", (12, 1)),
+        ("NVIDIA L40S", (8, 9)),
+        ("NVIDIA A10G", (8, 6)),
+        ("NVIDIA A100 80GB PCIe", (8, 0)),
+        ("NVIDIA L20Y", None),
+        ("AMD Radeon R9700", None),
+        ("Tesla T4", None),
+    ],
+)
+def test_capabilities_follow_from_names(gpu: str, capability: tuple[int, int] | None) -> None:
+    assert capability_of(gpu) == capability
+    stand_ins = {target.device_name: target for target in TARGETS.values()}
+    for name, target in stand_ins.items():
+        expected = capability_of(name)
+        assert expected is None or target.runs_on(*expected), name
+
+
 def test_helions_choice_needs_the_shapes_named(manifest: Path, tmp_path: Path) -> None:
     fields = {
         "specialization_key": "((torch.float32, 'cuda', (1024, 77), (77, 1)),)",
-        "hardware": "NVIDIA B200",
+        "hardware": "NVIDIA H200",
     }
     document = {
         "config": json.dumps({"block_sizes": [128], "num_warps": 2, "indexing": ["pointer"]}),
@@ -203,7 +251,7 @@ def test_helions_choice_needs_the_shapes_named(manifest: Path, tmp_path: Path) -
     assert cli.run([*command, "--set", "x_size_0=t0_0", "-o", "own.toml"]) == 0
     (tuning,) = read_tuning(tmp_path / "own.toml").kernels
     assert tuning.configs == ({"_BLOCK_SIZE_0": 128, "num_warps": 2},)
-    assert tuning.gpu == "NVIDIA B200"
+    assert tuning.gpu == "NVIDIA H200"
     assert tuning.measurements == (Measurement({"x_size_0": 1024}, {}, {}, (1e-6,)),)
 
 
