@@ -2,7 +2,7 @@
 
     python benchmarks/two_trees.py BEFORE [--after AFTER] [--jobs 2] [--only softmax …] [--json FILE]
 
-BEFORE and AFTER are checkouts with `python setup.py build_ext --inplace` done; AFTER is this one
+BEFORE and AFTER are checkouts whose extension is built; AFTER is this one
 by default. Each builds benchmarks/two_trees.toml with its own compiler, and its own loader opens
 the archive, so their archive formats may differ. Months of compiler changes can so be compared
 on one GPU, on the same data, at the same clocks. Both results are checked against torch in fp32

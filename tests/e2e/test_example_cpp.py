@@ -266,7 +266,7 @@ def test_the_guide_to_serving(tmp_path: Path, toolkit: Toolkit) -> None:
     files: list[tuple[str, str]] = re.findall(
         r"(?ms)^<!-- file: (\S+) -->\n```\w*\n(.*?)^```$", guide
     )
-    assert [name for name, _ in files] == ["CMakeLists.txt", "server.cpp"]
+    assert [name for name, _ in files] == ["CMakeLists.txt", "server.cpp", "Dockerfile"]
     for name, text in files:
         (tmp_path / name).write_text(text)
     (tmp_path / "norm.py").write_text(readme_block("python", "rmsnorm_kernel"))

@@ -62,7 +62,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     skipped = shutil.ignore_patterns("*.so", "__pycache__", "build", "*.egg-info")
     for name in ("aotc", "runtime_c/src", "runtime_c/include", "runtime_c/python"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=skipped)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, copy / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
     if _has_setuptools():

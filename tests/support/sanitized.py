@@ -31,8 +31,8 @@ _CC = os.environ.get("CC", "cc")
 
 
 def build(directory: Path) -> Path:
-    """Compile the extension as pyproject.toml describes it, with the sanitizers; return its path."""
-    project = tomli.loads((ROOT / "pyproject.toml").read_text())
+    """Compile the extension as the pyproject.toml of aotc-runtime describes it, with the sanitizers; return its path."""
+    project = tomli.loads((ROOT / "runtime_c" / "python" / "pyproject.toml").read_text())
     (extension,) = project["tool"]["setuptools"]["ext-modules"]
     folders = [sysconfig.get_path("include"), *(ROOT / f for f in extension["include-dirs"])]
     flags = [*extension["extra-compile-args"], *(f"-I{folder}" for folder in folders)]

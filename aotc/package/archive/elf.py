@@ -204,5 +204,6 @@ def check_cubin(blob: bytes, target: str, symbol: str, static_shared_bytes: int 
 def toolchain_of(blob: bytes) -> str:
     """Return the toolchain of a cubin, of `target.TOOLCHAINS`, by the CUDA release of its ptxas."""
     release = _RELEASE.search(blob)
-    is_cuda_12 = blob[_ABI_AT] == _CUDA_12_ABI or (release is not None and release[1] == b"12")
+    abi = blob[_ABI_AT : _ABI_AT + 1]
+    is_cuda_12 = abi == bytes([_CUDA_12_ABI]) or (release is not None and release[1] == b"12")
     return CUDA_12_TOOLCHAIN if is_cuda_12 else DEFAULT_TOOLCHAIN

@@ -63,6 +63,10 @@ class Mistakes:
             raise first
 
 
+# Of known keys that a message lists beside the one that was meant.
+_MAX_LISTED_COLUMNS = 160
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A parsed document and its positions."""
@@ -125,9 +129,12 @@ class Table:
         for key in self.data:
             if key in allowed:
                 continue
-            message = f"expected one of {', '.join(allowed)}, got the unknown key {key!r}"
-            self.mistakes.add(self.wrong_key(key, message, did_you_mean(key, allowed)))
             intended = nearest(key, allowed)
+            listed = ", ".join(allowed)
+            is_short = intended is None or len(listed) <= _MAX_LISTED_COLUMNS
+            expected = f"one of {listed}" if is_short else "a known key"
+            message = f"expected {expected}, got the unknown key {key!r}"
+            self.mistakes.add(self.wrong_key(key, message, did_you_mean(key, allowed)))
             if intended is not None and intended not in self.data | respelt:
                 respelt[intended] = self.data[key]
                 self.positions.respell((*self.path, key), intended)

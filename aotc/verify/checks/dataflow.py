@@ -212,24 +212,16 @@ class _Analysis:
             block = [v.op.end - v.op.start for v in sources if isinstance(v.op, tile.Arange)]
             if block or any(_is_program_id(value) for value in sources):
                 names = list(self._integers(sources))
-                is_product = any(map(self._multiplies_parameters, self._bounds(op)))
+                is_product = any(map(self._multiplies_parameters, sources))
                 for name in names:
                     size = max(block, default=1)
                     yield name, shared_block(size, len(names)) if is_product else size
 
-    def _bounds(self, op: arith.Compare) -> list[Value]:
-        """Return the values in the bound of a mask: the side without the tile's index.
-
-        The other side may multiply counts of tiles to swizzle programs.
-        """
-        sides = [list(backward([side], through_loads=False)) for side in op.operands]
-        bounds = [
-            side for side in sides if not any(isinstance(value.op, tile.Arange) for value in side)
-        ]
-        return [value for side in bounds for value in side]
-
     def _multiplies_parameters(self, value: Value) -> bool:
-        """Return whether a value is a product of extents, such as an image's height x width."""
+        """Return whether a value is a product of extents, such as an image's height x width.
+
+        A product of counts of tiles, by which programs are swizzled, is none.
+        """
         op = value.op
         if not isinstance(op, arith.Mul):
             return False
@@ -238,7 +230,7 @@ class _Analysis:
             any(source in self.names for source in side)
             and not any(_varies(source) for source in side)
             for side in sides
-        )
+        ) and not all(any(isinstance(v.op, arith.Div) for v in side) for side in sides)
 
     def _index_comparisons(self) -> Iterator[arith.Compare]:
         """Yield the comparisons of integers computed without loads."""

@@ -113,8 +113,8 @@ ITEMS = (
     }
 )
 TINY = [
-    _forward(Shape(1, 2, 2, 128, 64, causal=True)),
-    _rescaled(Shape(1, 1, 1, 256, 64, causal=False)),
+    _forward(Shape(1, 2, 2, 256, 64, causal=True)),
     _backward(Shape(1, 1, 1, 128, 64, causal=True)),
     _backward(Shape(1, 1, 1, 128, 64, causal=False)),
+    _rescaled(Shape(1, 1, 1, 256, 64, causal=True)),
 ]

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import llvmlite.binding as llvm
-import nvidia
 import pytest
 
+from aotc.backend.wheels import find_file
 from aotc.frontend.language.libdevice import FUNCTIONS, _table
 from tests.frontend.conftest import Sources
 
@@ -23,7 +22,7 @@ LLVM_NAMES = {
 
 def declared() -> dict[str, str]:
     """Return the functions of libdevice's bitcode, as `result(arguments)`."""
-    (path,) = (file for root in nvidia.__path__ for file in Path(root).rglob("libdevice*.bc"))
+    path = find_file("nvidia-nvvm", "nvvm/libdevice/libdevice.10.bc")
     module = llvm.parse_bitcode(path.read_bytes())
     file: dict[str, str] = {}
     for function in module.functions:

@@ -1,4 +1,4 @@
-"""Build the extension of aotc-runtime in the checkout, by a command of the root's distribution."""
+"""Commands of the root's distribution: it shares the package `aotc` with aotc-runtime."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ import sys
 from pathlib import Path
 
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 _HERE = Path(__file__).parent
+_OF_THE_RUNTIME = (("aotc", "__init__"), ("aotc", "torch"))
+
+
+class BuildPython(build_py):
+    """Build all modules but those that aotc-runtime installs."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        modules = super().find_package_modules(package, package_dir)
+        return [module for module in modules if module[:2] not in _OF_THE_RUNTIME]
 
 
 class BuildInPlace(build_ext):
