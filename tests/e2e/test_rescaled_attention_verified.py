@@ -116,21 +116,41 @@ def test_attention_is_verified(base: str, element: str, is_rescaled: str, tmp_pa
     )
 
 
-@pytest.mark.parametrize("is_rescaled", [True, False])
-def test_each_of_two_loops_keeps_its_shift(tmp_path: Path, *, is_rescaled: bool) -> None:
-    (tmp_path / "kernels.py").write_text(SOURCE)
+def num_kept_shifts(folder: Path, source: str, *, is_rescaled: bool | None) -> int:
+    """Return the number of loops that keep their shift."""
+    (folder / "kernels.py").write_text(source)
     kernel = aotc.compile(
-        f"{tmp_path}/kernels.py:attend_in_twos",
+        f"{folder}/kernels.py:attend_in_twos",
         signature={
             **dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16:16"),
             **dict.fromkeys(("out_ptr", "sum_ptr"), "*fp32:16"),
-            "scale": "fp32",
-            "n": "i32",
+            "scale": "fp32", "n": "i32",
         },
         constants={"HEAD_DIM": 32, "BLOCK_M": 64, "BLOCK_N": 64},
         conditional_rescaling=is_rescaled,
     )
-    assert kernel.asm["gpu"].count("gpu.warp_all") == 2 * is_rescaled
+    return kernel.asm["gpu"].count("gpu.warp_all")
+
+
+@pytest.mark.parametrize("is_rescaled", [True, False])
+def test_each_of_two_loops_keeps_its_shift(tmp_path: Path, *, is_rescaled: bool) -> None:
+    assert num_kept_shifts(tmp_path, SOURCE, is_rescaled=is_rescaled) == 2 * is_rescaled
+
+
+@pytest.mark.parametrize(
+    ("maximum", "count"),
+    [
+        ("tl.ceil(tl.max(scores, 1))", 2),
+        ("tl.max(scores, 1) if is_last else tl.ceil(tl.max(scores, 1))", 0),
+        ("tl.ceil(tl.max(scores, 1)) if is_last else tl.max(scores, 1)", 0),
+    ],
+)
+def test_only_whole_shifts_of_all_loops_are_kept_unasked(
+    tmp_path: Path, maximum: str, count: int
+) -> None:
+    source = SOURCE.replace("tl.max(scores, 1)", maximum)
+    source = source.replace('tl.full((BLOCK_M,), float("-inf")', "tl.full((BLOCK_M,), -3.0e38")
+    assert num_kept_shifts(tmp_path, source, is_rescaled=None) == count
 
 
 def status_of_rescaled(folder: Path) -> str:

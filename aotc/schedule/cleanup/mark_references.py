@@ -78,15 +78,29 @@ def _reference(loop: scf.For, arg: Value) -> arith.Max | None:
 
 
 def _is_whole(loop: scf.For, arg: Value, new: arith.Max) -> bool:
-    """Return whether a reference is a whole number in each iteration."""
+    """Return whether a reference is a whole number in each iteration, also of loops going on."""
     init = loop.init[arg.index - 1]
-    is_rounded = any(isinstance(value.op, arith.Ceil) for value in new.operands)
     if isinstance(init.op, scf.For):
         earlier = init.op.carried[init.index]
         before = _reference(init.op, earlier)
-        return is_rounded and before is not None and _is_whole(init.op, earlier, before)
+        return before is not None and _is_whole(init.op, earlier, before)
     starts_whole = isinstance(init.op, arith.Constant) and float(init.op.value).is_integer()
-    return starts_whole and is_rounded
+    return starts_whole and _is_rounded(loop, arg, new)
+
+
+def _is_rounded(loop: scf.For, arg: Value, new: arith.Max) -> bool:
+    """Return whether candidates for a reference are rounded up, also in loops going on with it."""
+    out = loop.outs[arg.index - 1]
+    following = [
+        (user, user.carried[index], _reference(user, user.carried[index]))
+        for user in out.users
+        if isinstance(user, scf.For)
+        for index, init in enumerate(user.init)
+        if init is out
+    ]
+    return any(isinstance(value.op, arith.Ceil) for value in new.operands) and all(
+        op is not None and _is_rounded(later, value, op) for later, value, op in following
+    )
 
 
 def _truncates_weights(loop: scf.For) -> bool:
