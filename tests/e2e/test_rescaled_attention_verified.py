@@ -124,7 +124,8 @@ def num_kept_shifts(folder: Path, source: str, *, is_rescaled: bool | None) -> i
         signature={
             **dict.fromkeys(("q_ptr", "k_ptr", "v_ptr"), "*bf16:16"),
             **dict.fromkeys(("out_ptr", "sum_ptr"), "*fp32:16"),
-            "scale": "fp32", "n": "i32",
+            "scale": "fp32",
+            "n": "i32",
         },
         constants={"HEAD_DIM": 32, "BLOCK_M": 64, "BLOCK_N": 64},
         conditional_rescaling=is_rescaled,
