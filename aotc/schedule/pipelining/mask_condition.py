@@ -10,20 +10,25 @@ from aotc.ir.dialects import arith, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import TileType
 
+_MAX_DEPTH = 6  # of parts of a mask; the source may have any number
 
-def and_condition(mask: Value, condition: Value, builder: Builder) -> Value:
+
+def and_condition(
+    mask: Value, condition: Value, builder: Builder, depth: int = _MAX_DEPTH
+) -> Value:
     """Return the conjunction of a mask and a scalar condition.
 
     A mask of rows and columns is one of rows, broadcast, and one of columns. The condition joins the
     one with fewer elements in a thread.
     """
-    op = mask.op
+    op = mask.op if depth else None
     if isinstance(op, arith.And):
-        fewer, more = sorted(op.operands, key=_num_registers)
-        if _num_registers(fewer) < _held_registers(mask):
-            return builder(arith.And(and_condition(fewer, condition, builder), more)).out
+        fewer, more = sorted(op.operands, key=lambda part: _num_registers(part, depth - 1))
+        if _num_registers(fewer, depth - 1) < _held_registers(mask):
+            joined = and_condition(fewer, condition, builder, depth - 1)
+            return builder(arith.And(joined, more)).out
     if isinstance(op, tile.Broadcast):
-        source = and_condition(op.value, condition, builder)
+        source = and_condition(op.value, condition, builder, depth - 1)
         return builder(tile.Broadcast(source, op.shape, op.layout)).out
     if isinstance(op, tile.Splat):
         both = builder(arith.And(op.value, condition)).out
@@ -39,13 +44,13 @@ def splat_like(condition: Value, value: Value, builder: Builder) -> Value:
     return builder(tile.Splat(condition, kind.shape, kind.layout)).out
 
 
-def _num_registers(mask: Value) -> int:
+def _num_registers(mask: Value, depth: int) -> int:
     """Return the fewest elements of a thread that a condition can join."""
-    op = mask.op
+    op = mask.op if depth else None
     if isinstance(op, arith.And):
-        return min(map(_num_registers, op.operands))
+        return min(_num_registers(part, depth - 1) for part in op.operands)
     if isinstance(op, tile.Broadcast | tile.Splat):
-        return _num_registers(op.value)
+        return _num_registers(op.value, depth - 1)
     return _held_registers(mask)
 
 

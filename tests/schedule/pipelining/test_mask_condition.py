@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from aotc.ir.core import Kernel
-from aotc.ir.dialects import gpu
+from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.rewrite import Builder
+from aotc.ir.types import I1
 from aotc.schedule.context import Schedule
+from aotc.schedule.layout.layouts import blocked_for
 from aotc.schedule.pipelining.mask_condition import and_condition
 from aotc.verify.interpreter.run import run
+from tests.backend.programs import Program
 from tests.support.pass_case import applied
 
 TEXT = Path(__file__).with_name("cases").joinpath("mask_condition.ir").read_text(encoding="utf-8")
@@ -38,3 +41,15 @@ def test_a_condition_joins_the_rows(num_rows: int, num_columns: int, *, exists: 
     if exists:
         expected[:num_rows, :num_columns] = x[:num_rows, :num_columns]
     np.testing.assert_array_equal(out, expected)
+
+
+def test_a_mask_may_have_any_number_of_parts() -> None:
+    program = Program(4)
+    index = program.add(tile.Arange(0, 512, blocked_for((512,), (4,), 4))).out
+    mask = program.add(arith.Compare(index, index, "eq")).out
+    for _ in range(3000):
+        mask = program.add(arith.And(program.add(arith.Compare(index, index, "eq")).out, mask)).out
+    condition = program.add(arith.Constant(value=True, type=I1)).out
+    assert mask.op is not None
+    joined = and_condition(mask, condition, Builder.after_op(mask.op))
+    assert joined.type == mask.type
