@@ -39,6 +39,9 @@ from aotc.schedule.remarks import Remark
 # Weights stay below 2^15 and so fit fp16; sums and accumulators are unbounded.
 _WIDE = (FP32, BF16)
 
+# Loops may go on with a reference one after another, and each is proved with all that follow.
+_MAX_LOOPS = 32
+
 _Base: TypeAlias = tuple[type[arith.Unary], type[arith.Unary]]
 # Exponential and logarithm of one base; powers of two scale floats exactly.
 _EXACT: tuple[_Base, ...] = ((arith.Exp2, arith.Log2),)
@@ -50,7 +53,8 @@ def mark_references(kernel: Kernel, schedule: Schedule) -> None:
     asked = schedule.config.conditional_rescaling
     if asked is False:
         return
-    for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
+    loops = [op for op in kernel.walk() if isinstance(op, scf.For)]
+    for loop in loops if len(loops) <= _MAX_LOOPS else ():
         references = [
             (arg, new) for arg in loop.carried if (new := _reference(loop, arg)) is not None
         ]
